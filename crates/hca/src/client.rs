@@ -1,4 +1,6 @@
-//! The thread of an application. It handles the application's requests, runs the transport of its queue pairs, and is
+//! Owns the thread of an application, its requests and its sleep. May import `cm`, `qp` and what stands below them.
+//!
+//! The thread handles the application's requests, runs the transport of its queue pairs, and is
 //! the only thread that touches the application's memory, since a page of that may never arrive. Pages of windows are
 //! there, so others may stand in for it (`seat`).
 
@@ -6,6 +8,7 @@ mod control;
 mod create;
 mod deferred;
 mod destroy;
+mod doorbells;
 mod memory;
 mod multicast;
 mod pace;
@@ -13,32 +16,33 @@ mod polled;
 mod query;
 mod seat;
 mod sharing;
+mod watches;
 
-use crate::adapter::Adapter;
-use crate::address_space::{AddressSpace, NotMemory};
-use crate::budget::Reservation;
-use crate::clock::monotonic;
+use crate::base::budget::Reservation;
+use crate::base::clock::monotonic;
+use crate::base::counters::Counter;
+use crate::base::ids::{ById, Key, Qpn};
+use crate::base::limits::PORT;
+use crate::base::refusal::Answer;
+use crate::base::threads::Nice;
+use crate::client::doorbells::Bells;
 use crate::cm::CmService;
 use crate::context::Context;
-use crate::counters::Counter;
-use crate::description::ClientDescription;
-use crate::doorbells::Bells;
-use crate::events::{Event, Notifiers};
-use crate::fabric::Fabric;
-use crate::grant::grant;
-use crate::holders::Process;
-use crate::ids::{ById, Key, Qpn};
+use crate::inbox::question::{Question, SharedPart, SharingAnswer};
 use crate::inbox::{Arrivals, Inbox};
-use crate::kept::{DeviceWindows, Kept, NoSource, Source};
-use crate::limits::PORT;
+use crate::memory::address_space::{AddressSpace, NotMemory};
+use crate::memory::regions::Regions;
+use crate::net::adapter::Adapter;
+use crate::net::fabric::Fabric;
+use crate::program::description::ClientDescription;
+use crate::program::holders::Process;
+use crate::program::who::Who;
 use crate::qp::Qp;
-use crate::question::{Question, SharedPart, SharingAnswer};
-use crate::refusal::Answer;
-use crate::regions::Regions;
-use crate::threads::Nice;
-use crate::tickets::TicketHold;
-use crate::unshare::AGAIN;
-use crate::who::Who;
+use crate::streams::events::{Event, Notifiers};
+use crate::streams::tickets::TicketHold;
+use crate::transfer::grant::grant;
+use crate::transfer::unshare::AGAIN;
+use crate::window::kept::{DeviceWindows, Kept, NoSource, Source};
 use deferred::Deferred;
 use pace::Pace;
 use polled::PolledQps;

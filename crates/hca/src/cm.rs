@@ -1,23 +1,23 @@
 //! The connection manager of a device. It serves programs, and exchanges datagrams with other managers, from queue
 //! pair 1 to queue pair 1.
 
-use crate::adapter::{Adapter, MANAGER_QPN};
-use crate::budget::{Kind, Reservation};
-use crate::clock::monotonic;
-use crate::events::Notifiers;
-use crate::fabric::Fabric;
-use crate::header::source_port;
-use crate::icmp::Undelivered;
+use crate::base::budget::{Kind, Reservation};
+use crate::base::clock::monotonic;
+use crate::base::header::source_port;
+use crate::base::limits::{MAX_READS, PARTITION, PORT};
+use crate::base::random;
+use crate::base::refusal::refuse;
+use crate::base::refusal_log::RefusalLog;
+use crate::inbox::question::Question;
 use crate::inbox::{Inbox, Packet};
-use crate::limits::{MAX_READS, PARTITION, PORT};
-use crate::path::{Path, Way};
-use crate::question::Question;
-use crate::random;
-use crate::refusal::refuse;
-use crate::refusal_log::RefusalLog;
-use crate::tickets::{Attached, TicketHold};
-use crate::wire;
-use crate::wire_errors::count;
+use crate::net::adapter::{Adapter, MANAGER_QPN};
+use crate::net::fabric::Fabric;
+use crate::net::icmp::Undelivered;
+use crate::net::path::{Path, Way};
+use crate::net::wire;
+use crate::net::wire_errors::count;
+use crate::streams::events::Notifiers;
+use crate::streams::tickets::{Attached, TicketHold};
 use packet::roce::cm::{MAD_LEN, QUEUE_KEY};
 use packet::roce::{self, Bth, Datagram, Deth, Opcode, Operation, Service};
 use rdma::Mtu;
@@ -562,7 +562,7 @@ fn described(event: &Event, tag: u32) -> CmEvent {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::tickets::{Origin, Purpose, Tickets};
+    use crate::streams::tickets::{Origin, Purpose, Tickets};
     use rustix::net::{RecvFlags, SocketFlags, recv, socketpair};
 
     /// A channel whose program has not read what filled its stream, and the program's end.

@@ -1,24 +1,38 @@
-//! An application's context (`ibv_context`): all of its objects except queue pairs.
+//! Owns an application's context (`ibv_context`): its objects, queue pairs without their transport included. May import
+//! `net` and what stands below it.
 
-use crate::adapter::Adapter;
-use crate::address_space::AddressSpace;
-use crate::ah::Ah;
-use crate::counters::{Counter, Counters};
-use crate::cq::{Channel, Cq};
-use crate::events::{Event, Notifier};
-use crate::fabric::Fabric;
-use crate::handed::HandedAnswers;
-use crate::ids::{ById, CqId, Qpn, SrqId};
+pub(crate) mod ah;
+pub(crate) mod cq;
+pub(crate) mod endpoint;
+pub(crate) mod mr;
+pub(crate) mod pd;
+pub(crate) mod peer;
+pub(crate) mod quota;
+pub(crate) mod receive_queue;
+pub(crate) mod send_queue;
+pub(crate) mod sharing;
+pub(crate) mod srq;
+pub(crate) mod terms;
+
+use crate::base::counters::{Counter, Counters};
+use crate::base::ids::{ById, CqId, Qpn, SrqId};
+use crate::context::ah::Ah;
+use crate::context::cq::{Channel, Cq};
+use crate::context::pd::Pds;
+use crate::context::receive_queue::Receive;
+use crate::context::sharing::{ClosedBond, Invalidation};
+use crate::context::srq::Srq;
 use crate::inbox::Inbox;
-use crate::kept::Source;
-use crate::keys::KeyUsers;
-use crate::pd::Pds;
-use crate::question::Question;
-use crate::receive_queue::Receive;
-use crate::regions::{MemoryAccess, Regions};
-use crate::sharing::{ClosedBond, Invalidation};
-use crate::srq::Srq;
-use crate::wire::FRAMES;
+use crate::inbox::handed::HandedAnswers;
+use crate::inbox::question::Question;
+use crate::memory::address_space::AddressSpace;
+use crate::memory::keys::KeyUsers;
+use crate::memory::regions::{MemoryAccess, Regions};
+use crate::net::adapter::Adapter;
+use crate::net::fabric::Fabric;
+use crate::net::wire::FRAMES;
+use crate::streams::events::{Event, Notifier};
+use crate::window::kept::Source;
 use ringport::Uplink;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,14 @@
-//! The inbox of a thread: packets for its queue pairs, and questions from other threads.
+//! Owns how threads talk: the inbox of a thread, and the questions and packets that other threads put into it. May import
+//! `program` and what stands below it.
 
-use crate::budget::DeviceBudget;
-use crate::handed::{Handed, HandedAnswers, HandedBrief};
-use crate::header::NetworkHeader;
-use crate::ids::Qpn;
-use crate::question::Question;
+pub(crate) mod handed;
+pub(crate) mod question;
+
+use crate::base::budget::DeviceBudget;
+use crate::base::header::NetworkHeader;
+use crate::base::ids::Qpn;
+use crate::inbox::handed::{Handed, HandedAnswers, HandedBrief};
+use crate::inbox::question::Question;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use sockets::Untrusted;
 use std::any::Any;
@@ -443,7 +447,7 @@ impl<Q: Ask> Inbox<Q> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::budget::HostBudget;
+    use crate::base::budget::HostBudget;
     use std::net::Ipv6Addr;
 
     /// A question that nobody asks.

@@ -8,107 +8,53 @@
 //! Must not know: how packets travel between hosts, and what rules there are. It asks those by addresses ([`Rules`]).
 //!
 //! A request of a program walks down one stair. `client`, the program's thread in the daemon, takes it out of the
-//! shared queue of its queue pair (`qp`). The transport (crate `rdma`) makes packets of it. `carry` copies the payload
-//! out of the program's memory into them, and puts them into the `inbox` of the peer's thread, or into the ring of the
-//! guest's port (`wire`). Only the transport calls back: `carry` has the functions that it calls. A packet that comes
-//! walks the same stair. Modules import only modules that stand below them:
+//! shared queue of its queue pair (`qp`). The transport (crate `rdma`) makes packets of it. `transfer` copies the payload
+//! out of the program's memory into them (`transfer/carry.rs`), and puts them into the `inbox` of the peer's thread, or
+//! into the ring of the guest's port (`net/wire.rs`). Only the transport calls back: `transfer/carry.rs` has the
+//! functions that it calls. A packet that comes walks the same stair. A folder imports only itself and those below it:
 //!
-//! | modules | what they are |
+//! | folder | owns |
 //! |---|---|
-//! | `device`, `client` | threads: of a device, and of each application |
-//! | `qp`, `modify`, `describe`, `cm` | queue pairs with their transport; the connection manager |
-//! | `carry`, `local`, `grant`, `unshare` | what is done for a queue pair, without its transport |
-//! | `endpoint`, `context` | a queue pair without its transport; everything else that an application has |
-//! | `wire`, `path`, `fabric`, `adapter`, `groups` | the devices of the host, and the ways between them |
-//! | `reception`, `tickets` | streams of programs in virtual machines |
-//! | `kept`, `guest_window`, `ranges` | where memory that is shared with programs comes from: files, windows |
-//! | `owners`, `notes`, `host_process` | whose pages of windows are, for the next daemon too, and when their programs have ended |
-//! | `question`, `inbox`, `regions`, `sharing`, `spec`, ... | what all of them speak of |
+//! | `device` | a device's socket and thread, and the list of its applications |
+//! | `client` | the thread of an application: its requests, and when it works, polls and sleeps |
+//! | `cm` | the connection manager of a device |
+//! | `qp` | queue pairs with their transport: creation, state transitions, work, description |
+//! | `transfer` | what is done for a queue pair without its transport: copies, local requests, sharing with the peer |
+//! | `context` | an application's objects: completion queues, protection domains ..., queue pairs without transport |
+//! | `net` | the devices of the host, and the ways between them: addresses, paths, groups, frames |
+//! | `streams` | what carries events to programs, and streams of programs in virtual machines |
+//! | `inbox` | what threads tell each other: packets, and questions with their answers |
+//! | `program` | what is known of a program: who it is, its process, its description |
+//! | `memory` | a program's memory by its keys: regions, memory windows, atomic operations |
+//! | `window` | memory that the device shares with programs: windows, files, and whose pages are whose |
+//! | `base` | what all of them use: numbers, limits, budgets, counters, clock, headers |
 #![deny(unsafe_code)]
 
-mod adapter;
-mod address_space;
-mod ah;
-mod atomics;
-mod budget;
-mod carry;
+mod base;
 mod client;
-mod clock;
 mod cm;
 mod context;
-mod counters;
-mod cq;
-mod create_qp;
-mod describe;
-mod description;
 mod device;
-mod doorbells;
-mod endpoint;
-mod events;
-mod fabric;
-mod frame;
-mod grant;
-mod groups;
-mod guest_window;
-mod handed;
-mod header;
-mod holders;
-mod host_process;
-mod icmp;
-mod ids;
 mod inbox;
-mod kept;
-mod keys;
-mod limits;
-mod local;
-mod modify;
-mod mr;
-mod notes;
-mod owners;
-mod path;
-mod pd;
-mod peer;
-mod program_pages;
+mod memory;
+mod net;
+mod program;
 mod qp;
-mod question;
-mod queue_memory;
-mod quota;
-mod random;
-mod ranges;
-mod receive_queue;
-mod reception;
-mod refusal;
-mod refusal_log;
-mod regions;
-mod registered;
-mod send_queue;
-mod shaper;
-mod sharing;
-mod spec;
-mod srq;
-mod taken;
-mod terms;
-mod threads;
-mod tickets;
-mod transitions;
-mod unshare;
-mod watches;
-mod who;
-mod windows;
-mod wire;
-mod wire_errors;
+mod streams;
+mod transfer;
+mod window;
 
+pub use base::counters::{COUNTERS, Counters};
+pub use base::limits::Limits;
+pub use base::shaper::Rate;
+pub use base::spec::DeviceSpec;
 pub use cm::CmDescription;
-pub use counters::{COUNTERS, Counters};
-pub use description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use device::{Answers, Device, DeviceError};
-pub use fabric::{Fabric, RoceFlow, Rules};
-pub use guest_window::{Window, WindowDescription, WindowError, WindowUser};
-pub use holders::{Given, HolderDescription};
-pub use limits::Limits;
-pub use notes::{Notes, WindowNotes};
-pub use shaper::Rate;
-pub use spec::DeviceSpec;
+pub use net::fabric::{Fabric, RoceFlow, Rules};
+pub use program::description::{ClientDescription, CqDescription, MrDescription, QpDescription};
+pub use program::holders::{Given, HolderDescription};
+pub use window::notes::{Notes, WindowNotes};
+pub use window::{Window, WindowDescription, WindowError, WindowUser};
 
 #[cfg(test)]
 extern crate self as hca;

@@ -1,18 +1,24 @@
-//! A queue pair: moves requests and packets between its queues in shared memory and its transport.
+//! Owns queue pairs with their transport: it moves requests and packets between queues in shared memory and the transport
+//! (`rdma`). May import `transfer` and what stands below it.
 
-use crate::carry::Callbacks;
+pub(crate) mod create;
+mod describe;
+pub(crate) mod modify;
+mod transitions;
+
+use crate::base::counters::{Counter, Counters};
+use crate::base::header::NetworkHeader;
 use crate::context::Context;
-use crate::counters::{Counter, Counters};
-use crate::endpoint::{BUDGET, Endpoint};
-use crate::events::Event;
-use crate::handed::{Handed, HandedBrief};
-use crate::header::NetworkHeader;
+use crate::context::endpoint::{BUDGET, Endpoint};
+use crate::context::send_queue::LocalRequest;
+use crate::context::sharing::DirectTraffic;
+use crate::context::terms::operation;
 use crate::inbox::Packet;
-use crate::local::{Progress, is_local};
-use crate::send_queue::LocalRequest;
-use crate::sharing::DirectTraffic;
-use crate::terms::operation;
-use crate::unshare::AGAIN;
+use crate::inbox::handed::{Handed, HandedBrief};
+use crate::streams::events::Event;
+use crate::transfer::carry::Callbacks;
+use crate::transfer::local::{Progress, is_local};
+use crate::transfer::unshare::AGAIN;
 use packet::roce::{self, Datagram, Nak};
 use rdma::{DatagramPair, Destination, LeftOut, QueuePair, SendRequest, Status};
 use std::time::Duration;

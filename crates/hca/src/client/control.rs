@@ -1,9 +1,9 @@
 //! The requests on an application's control socket: dispatch to their handlers.
 
+use crate::base::ids::{CqId, Key, MwId, PdId, Qpn, SrqId};
+use crate::base::refusal::{Answer, done, refuse};
 use crate::client::Client;
-use crate::ids::{CqId, Key, MwId, PdId, Qpn, SrqId};
-use crate::mr::{Change, Wanted};
-use crate::refusal::{Answer, done, refuse};
+use crate::context::mr::{Change, Wanted};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use uverbs::{Kind, Region, Request};

@@ -1,13 +1,13 @@
 //! Creating an application's objects, and changing their size.
 
-use crate::ah::Ah;
+use crate::base::ids::{CqId, PdId, SrqId};
+use crate::base::refusal::{Answer, found, no_memory, refuse, reply};
 use crate::client::Client;
-use crate::cq::{Channel, Cq, Entries};
-use crate::create_qp::{Layout, create};
-use crate::ids::{CqId, PdId, SrqId};
-use crate::quota::Quota;
-use crate::refusal::{Answer, found, no_memory, refuse, reply};
-use crate::srq::Srq;
+use crate::context::ah::Ah;
+use crate::context::cq::{Channel, Cq, Entries};
+use crate::context::quota::Quota;
+use crate::context::srq::Srq;
+use crate::qp::create::{Layout, create};
 use rustix::io::Errno;
 use uverbs::{AddressVector, CreateQp, QpType, Reply};
 

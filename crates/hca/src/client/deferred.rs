@@ -3,15 +3,15 @@
 //!
 //! The thread does not block: it continues with other work, and handles the request later.
 
+use crate::base::ids::{CqId, Key, MwId, Qpn, SrqId};
+use crate::base::refusal::Answer;
 use crate::client::Client;
-use crate::guest_window::Pages;
-use crate::ids::{CqId, Key, MwId, Qpn, SrqId};
-use crate::keys::KeyUsers;
+use crate::context::sharing::{ClosedBond, InboundBond, Invalidation, is_of};
+use crate::inbox::question::Question;
+use crate::memory::keys::KeyUsers;
 use crate::qp::Qp;
-use crate::question::Question;
-use crate::refusal::Answer;
-use crate::sharing::{ClosedBond, InboundBond, Invalidation, is_of};
-use crate::unshare::{AGAIN, SOON};
+use crate::transfer::unshare::{AGAIN, SOON};
+use crate::window::Pages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

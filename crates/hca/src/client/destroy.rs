@@ -1,8 +1,8 @@
 //! Destroying an application's objects, which is refused while others use them.
 
+use crate::base::ids::{CqId, PdId, Qpn, SrqId};
+use crate::base::refusal::{Answer, done, found, refuse};
 use crate::client::Client;
-use crate::ids::{CqId, PdId, Qpn, SrqId};
-use crate::refusal::{Answer, done, found, refuse};
 use rustix::io::Errno;
 
 impl Client {

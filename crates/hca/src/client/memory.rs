@@ -1,11 +1,11 @@
 //! Registering memory.
 
+use crate::base::ids::{Key, PdId};
+use crate::base::refusal::{Answer, done, no_memory, refuse, reply};
 use crate::client::Client;
 use crate::context::Context;
-use crate::ids::{Key, PdId};
-use crate::mr::{Change, Registrar, Wanted, deregister};
-use crate::refusal::{Answer, done, no_memory, refuse, reply};
-use crate::regions::Regions;
+use crate::context::mr::{Change, Registrar, Wanted, deregister};
+use crate::memory::regions::Regions;
 use rustix::io::Errno;
 use uverbs::{Part, Region, Reply};
 

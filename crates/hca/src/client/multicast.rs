@@ -1,9 +1,9 @@
 //! Attaching queue pairs to multicast groups.
 
+use crate::base::header::is_group;
+use crate::base::ids::Qpn;
+use crate::base::refusal::{Answer, done, found, no_memory, refuse};
 use crate::client::Client;
-use crate::header::is_group;
-use crate::ids::Qpn;
-use crate::refusal::{Answer, done, found, no_memory, refuse};
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use uverbs::QpType;

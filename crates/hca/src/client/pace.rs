@@ -5,7 +5,7 @@
 //! times as long, and sleeps as soon as it has no work. So a thread that finds work by polling goes on, and one that
 //! finds none loses at most a ninth of its time.
 
-use crate::clock::monotonic;
+use crate::base::clock::monotonic;
 use std::num::NonZero;
 use std::time::Duration;
 

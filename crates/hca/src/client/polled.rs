@@ -2,7 +2,7 @@
 //! queue needs no doorbell, which would be one more cache line on its way from CPU to CPU.
 
 use super::make_ready;
-use crate::ids::{ById, Qpn};
+use crate::base::ids::{ById, Qpn};
 use crate::qp::Qp;
 use std::collections::VecDeque;
 

@@ -1,10 +1,10 @@
 //! Queries about an application's objects, and notifications to them.
 
+use crate::base::ids::{CqId, Qpn, SrqId};
+use crate::base::refusal::{Answer, done, found, reply};
 use crate::client::Client;
-use crate::ids::{CqId, Qpn, SrqId};
-use crate::modify;
-use crate::question::Question;
-use crate::refusal::{Answer, done, found, reply};
+use crate::inbox::question::Question;
+use crate::qp::modify;
 use uverbs::{PortInfo, QpAttributes, QpInfo, Reply};
 
 impl Client {

@@ -7,13 +7,13 @@
 
 use super::pace::Pace;
 use super::{Client, ROUNDS, make_ready};
-use crate::adapter::Adapter;
-use crate::clock::monotonic;
-use crate::handed::{Handed, HandedAnswers, HandedBrief};
-use crate::ids::Qpn;
+use crate::base::clock::monotonic;
+use crate::base::ids::Qpn;
+use crate::client::watches::Watches;
+use crate::inbox::handed::{Handed, HandedAnswers, HandedBrief};
+use crate::inbox::question::Question;
 use crate::inbox::{Inbox, Rank, Substitute};
-use crate::question::Question;
-use crate::watches::Watches;
+use crate::net::adapter::Adapter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sockets::Untrusted;
 use std::cell::Cell;

@@ -4,15 +4,15 @@
 //! An application's thread sends a question to the thread of the peer's application, which alone knows whether its
 //! queue pair is ready. The answer returns as a question, too, so no thread waits for another.
 
+use crate::base::clock::monotonic;
+use crate::base::ids::{CqId, Qpn, SrqId};
+use crate::base::refusal::{Answer, refuse};
 use crate::client::Client;
-use crate::clock::monotonic;
-use crate::events::Event;
-use crate::holders::Process;
-use crate::ids::{CqId, Qpn, SrqId};
-use crate::path::{Path, Way};
+use crate::inbox::question::{Grant, Question, SharedPart, SharingAnswer, SharingRequest};
+use crate::net::path::{Path, Way};
+use crate::program::holders::Process;
 use crate::qp::Qp;
-use crate::question::{Grant, Question, SharedPart, SharingAnswer, SharingRequest};
-use crate::refusal::{Answer, refuse};
+use crate::streams::events::Event;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,110 @@
+//! The specification of a guest's device.
+
+use crate::base::limits::{
+    Limits, MAX_ATTACHED, MAX_COMPLETIONS, MAX_GROUPS, MAX_INLINE, MAX_MEMBERS, MAX_PDS, MAX_READS,
+    MAX_SEGMENTS, MAX_WORK,
+};
+use crate::base::shaper::Rate;
+use packet::Mac;
+use std::net::{IpAddr, Ipv6Addr};
+use uverbs::DeviceInfo;
+
+/// Most bytes of a packet besides its payload: IPv6, UDP, BTH, RETH, immediate data or AETH, ICRC.
+const HEADERS: u16 = 40 + 8 + 12 + 16 + 4 + 4;
+
+/// The specification of a guest's device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// The guest's name.
+    pub guest: String,
+    /// The VRF of its network. Devices in the same VRF reach each other.
+    pub vrf: u32,
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Limits.
+    pub limits: Limits,
+    /// If two guests have the same word here, their applications may share memory when they run as the same user.
+    pub trust: Option<String>,
+    /// Its packets to guests of this host go through the vRouter too, because it is mirrored or has a rate.
+    pub is_watched: bool,
+    /// Its rate.
+    pub rate: Option<Rate>,
+}
+
+impl DeviceSpec {
+    /// Its GIDs: first the link-local address derived from its MAC (RFC 4291, appendix A), then its addresses, IPv4
+    /// ones mapped.
+    #[must_use]
+    pub fn gids(&self) -> Vec<Ipv6Addr> {
+        let mapped = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => *v6,
+        };
+        std::iter::once(Mac(self.mac).link_local()).chain(self.addresses.iter().map(mapped)).collect()
+    }
+
+    /// An address of this device and one of the other, both of the same IP version.
+    pub(crate) fn pair(&self, other: &Self) -> Option<(Ipv6Addr, Ipv6Addr)> {
+        let (own, others) = (self.gids(), other.gids());
+        let pairs = own.iter().skip(1).flat_map(|a| others.iter().skip(1).map(move |b| (*a, *b)));
+        pairs.into_iter().find(|(a, b)| a.to_ipv4_mapped().is_some() == b.to_ipv4_mapped().is_some())
+    }
+
+    /// EUI-64 of its MAC.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        u128::from(Mac(self.mac).link_local()) as u64
+    }
+
+    /// Whether the device shares memory at all: it has a trust, and nobody watches its packets.
+    pub(crate) const fn shares_memory(&self) -> bool {
+        self.trust.is_some() && !self.is_watched
+    }
+
+    /// Whether the device shares memory in this trust.
+    pub(crate) fn trusts(&self, trust: &str) -> bool {
+        self.shares_memory() && self.trust.as_deref() == Some(trust)
+    }
+
+    /// The longest payload that fits a packet of the guest (`ibv_mtu`).
+    pub(crate) fn active_mtu(&self) -> u32 {
+        let fits = |code: &u32| 128_u16 << code <= self.mtu.saturating_sub(HEADERS);
+        (1..=5).rev().find(fits).unwrap_or(1)
+    }
+
+    /// The capabilities that are reported to applications.
+    pub(crate) fn info(&self) -> DeviceInfo {
+        let qps = self.limits.qps;
+        DeviceInfo {
+            name: self.guest.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            node_guid: self.guid(),
+            max_mr_size: self.limits.registered,
+            max_qp: qps,
+            max_qp_wr: MAX_WORK,
+            max_sge: MAX_SEGMENTS,
+            max_inline_data: MAX_INLINE,
+            max_cq: self.limits.cqs(),
+            max_cqe: MAX_COMPLETIONS,
+            max_mr: self.limits.mrs,
+            max_mw: self.limits.mrs,
+            max_pd: MAX_PDS,
+            max_ah: self.limits.ahs(),
+            max_srq: qps,
+            max_srq_wr: MAX_WORK,
+            max_srq_sge: MAX_SEGMENTS,
+            max_rd_atomic: MAX_READS,
+            max_mcast_grp: MAX_GROUPS,
+            max_mcast_qp_attach: MAX_MEMBERS,
+            max_total_mcast_qp_attach: MAX_ATTACHED,
+            doorbells: qps,
+            is_trusting: self.shares_memory(),
+            program: 0,
+            suspects: Vec::new(),
+        }
+    }
+}

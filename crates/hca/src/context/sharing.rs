@@ -1,0 +1,189 @@
+//! What a queue pair shares with its peer, and closed bonds that are still in use.
+
+use crate::base::ids::{CqId, Qpn};
+use crate::memory::keys::KeyUsers;
+use crate::program::holders::Process;
+use crate::window::kept::Kept;
+use std::sync::Arc;
+use uverbs::{Bond, Hold, Parcels};
+
+/// Messages and bytes that applications copied to their peers themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DirectTraffic {
+    pub sent: (u64, u64),
+    pub received: (u64, u64),
+}
+
+impl DirectTraffic {
+    /// Adds messages and bytes, received or sent.
+    pub fn add(&mut self, received: bool, more: (u64, u64)) {
+        let (messages, bytes) = if received { &mut self.received } else { &mut self.sent };
+        (*messages, *bytes) = (messages.wrapping_add(more.0), bytes.wrapping_add(more.1));
+    }
+}
+
+/// A key that was invalidated. Whoever waits until its users are done keeps this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Invalidation {
+    pub users: KeyUsers,
+    /// Later invalidations have higher numbers.
+    pub number: u64,
+}
+
+/// The turn of a peer in which keys were invalidated, and the number of the first of those invalidations. A peer in a
+/// later turn no longer uses any of those keys.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Option<(u32, u64)>);
+
+impl Seen {
+    pub fn note(&mut self, turn: Option<u32>, number: u64) {
+        if self.0.map(|(seen, _)| seen) != turn {
+            self.0 = turn.map(|turn| (turn, number));
+        }
+    }
+
+    /// Whether the peer is still in the turn in which the key with this number was invalidated.
+    pub fn is_in(&self, turn: Option<u32>, number: u64) -> bool {
+        self.0.is_some_and(|(seen, first)| turn == Some(seen) && first <= number)
+    }
+}
+
+/// The bond through which a peer uses the queues of this queue pair.
+#[derive(Debug)]
+pub(crate) struct InboundBond {
+    pub bond: Bond,
+    pub process: Arc<Process>,
+    pub seen: Seen,
+}
+
+impl InboundBond {
+    pub const fn new(bond: Bond, process: Arc<Process>) -> Self {
+        Self { bond, process, seen: Seen(None) }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.bond.is_gone() || !self.process.is_there()
+    }
+
+    /// Whether the peer may still use a key that was invalidated.
+    pub fn may_use(&self, invalidation: Invalidation) -> bool {
+        self.seen.is_in(self.bond.turn(), invalidation.number) && !self.is_gone()
+    }
+}
+
+/// A closed bond whose user may not have stopped yet.
+#[derive(Debug)]
+pub(crate) struct ClosedBond {
+    pub bond: Bond,
+    pub qpn: Qpn,
+    /// The completion queue to which its user adds completions.
+    pub cq: CqId,
+    /// The peer's process; `None`: its user is the application itself.
+    pub process: Option<Arc<Process>>,
+    /// The counts of the bond when it was closed.
+    pub counted: (u64, u64),
+}
+
+impl ClosedBond {
+    pub fn is_gone(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| self.bond.is_gone() || !process.is_there())
+    }
+
+    pub fn is_at_work(&self) -> bool {
+        self.bond.turn().is_some()
+    }
+
+    /// Whether its user may still write to the application's memory.
+    pub fn may_write(&self) -> bool {
+        self.process.is_some() && self.is_at_work() && !self.is_gone()
+    }
+
+    /// Whether its user tries to get this place in a completion queue, or has it.
+    pub fn tries(&self, cq: CqId, place: u32) -> bool {
+        let place_of = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
+        self.cq == cq && is_of(place_of, place) && !self.is_gone()
+    }
+}
+
+/// Whether the place that a bond's user noted is this one.
+pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
+    matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
+}
+
+/// What a queue pair shares with its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// The peer stores messages in the queues of this queue pair.
+    pub inbound: Option<InboundBond>,
+    /// The application stores messages in the queues of the peer.
+    pub outbound: Option<Bond>,
+    /// The memory of the last such bond. Pages of a window are not used for anything else while the application's
+    /// library may look there to see whether the bond is closed: until it gets another one.
+    pub last_outbound: Option<Kept>,
+    /// What closed bonds counted.
+    pub traffic: DirectTraffic,
+    /// The trust in which memory is or was shared with the peer.
+    pub trust: Option<String>,
+    /// Where peers store messages that are too long for a slot, and the offset of that in the memory of the queue
+    /// pair.
+    pub parcels: Option<(Parcels, u32)>,
+}
+
+impl Sharing {
+    pub fn new(parcels: Option<(Parcels, u32)>) -> Self {
+        Self { parcels, ..Self::default() }
+    }
+
+    /// All messages that the application, or its peers, copied themselves.
+    pub fn traffic(&self) -> DirectTraffic {
+        let mut traffic = self.traffic;
+        self.outbound.iter().for_each(|bond| traffic.add(false, bond.counted()));
+        self.inbound.iter().for_each(|inbound| traffic.add(true, inbound.bond.counted()));
+        traffic
+    }
+
+    /// Whether the application stores messages in the queues of the peer now.
+    pub fn is_direct(&self) -> bool {
+        self.outbound.as_ref().is_some_and(|bond| !bond.is_closed())
+    }
+
+    /// Closes the bonds: their users see that, and stop.
+    pub fn close_bonds(&self) {
+        self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
+    }
+
+    /// Sets where the application stores messages from now on.
+    pub fn set_outbound(&mut self, bond: Bond, memory: Kept) {
+        self.last_outbound = Some(memory);
+        if let Some(old) = self.outbound.replace(bond) {
+            self.traffic.add(false, old.counted());
+        }
+    }
+
+    /// Resets traffic and trust. No bond may be open.
+    pub fn reset(&mut self) {
+        (self.traffic, self.trust) = (DirectTraffic::default(), None);
+        if let Some((parcels, _)) = &self.parcels {
+            parcels.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_turn_waits_for_no_later_one() {
+        let mut seen = Seen::default();
+        seen.note(Some(5), 1);
+        assert!(seen.is_in(Some(5), 1) && !seen.is_in(None, 1) && !seen.is_in(Some(6), 1));
+        // It is still in that turn, and then in the next one.
+        seen.note(Some(5), 2);
+        assert!(seen.is_in(Some(5), 1) && seen.is_in(Some(5), 2));
+        seen.note(Some(6), 3);
+        assert!(!seen.is_in(Some(6), 1) && !seen.is_in(Some(6), 2) && seen.is_in(Some(6), 3));
+        seen.note(None, 4);
+        assert!(!seen.is_in(Some(6), 4));
+    }
+}

@@ -1,0 +1,211 @@
+//! Questions between threads: applications' threads, and the thread of a device.
+
+use crate::base::ids::{Key, Qpn};
+use crate::inbox::{Ask, Inbox};
+use crate::program::description::ClientDescription;
+use crate::program::holders::Process;
+use crate::window::kept::{Kept, Reach};
+use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak, mpsc};
+use uverbs::{DirectPeer, Given};
+
+/// How many questions [`Question::Notify`] may wait. If there are more, one [`Question::NotifyAll`] replaces them.
+const NOTIFICATIONS: usize = 1024;
+
+/// Tells whether somebody waits for the answer: the asking thread keeps the strong reference.
+pub(crate) type Ticket = Weak<()>;
+
+/// What an application wants a peer to share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedPart {
+    /// The queues of a queue pair.
+    Queues,
+    /// The file of the region with this key.
+    Pages(Key),
+    /// All memory of the peer's process.
+    Memory,
+}
+
+/// A request to share memory with a queue pair and its application.
+#[derive(Debug)]
+pub(crate) struct SharingRequest {
+    /// The queue pair.
+    pub qpn: Qpn,
+    pub wanted: SharedPart,
+    /// The GID and number of the requesting queue pair.
+    pub from: (Ipv6Addr, Qpn),
+    /// Its user; `None`: it is in a virtual machine, whose users the host does not know.
+    pub uid: Option<u32>,
+    /// What it can map.
+    pub reach: Reach,
+    pub trust: String,
+    pub process: Arc<Process>,
+    /// The thread that gets the answer.
+    pub inbox: Arc<Inbox<Question>>,
+    pub ticket: Ticket,
+}
+
+/// What an application is given.
+#[derive(Debug)]
+pub(crate) enum Grant {
+    Queues(Box<QueuesGrant>),
+    /// Address and length of a region's pages, their identifier, and their memory.
+    Pages((u64, u64), u64, Vec<Given>),
+    /// Number and token of a process, and its `/proc/self/mem`.
+    Memory((i32, u64), OwnedFd),
+}
+
+/// A shared queue pair, and the memory to send with it.
+#[derive(Debug)]
+pub(crate) struct QueuesGrant {
+    pub peer: DirectPeer,
+    /// In the order that [`DirectPeer`] defines. Memory of the asking application's own queues comes between `first`
+    /// and `last`.
+    pub bond: Kept,
+    pub first: Vec<Given>,
+    pub last: Vec<Given>,
+}
+
+/// An answer to a [`SharingRequest`].
+#[derive(Debug)]
+pub(crate) struct SharingAnswer {
+    pub ticket: Ticket,
+    pub grant: Option<Grant>,
+}
+
+/// A question to an application's thread.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// Describe the application's objects.
+    Describe(Ticket, mpsc::Sender<ClientDescription>),
+    /// Find all paths again: rules or addresses have changed.
+    Review,
+    /// Find out who still uses the memory shared here: an application that used it is gone, perhaps in the middle of a
+    /// message.
+    PeerGone,
+    /// Tell the application that addresses have changed.
+    NewAddresses,
+    /// Tell the application which of its shared receive queues are low.
+    FewReceives,
+    /// Share memory with a peer.
+    Share(Box<SharingRequest>),
+    /// The answer to this thread's own question `Share`.
+    Shared(SharingAnswer),
+    /// Notify the completion channel of this queue pair: its peer, with this GID and number, has stored a message in
+    /// it.
+    Notify(Qpn, (Ipv6Addr, Qpn)),
+    /// Notify the completion channels of all queue pairs in which peers store messages themselves.
+    NotifyAll,
+}
+
+impl Question {
+    /// Whether it can be dropped, because `newer` is asked or nobody waits for the answer.
+    fn is_made_needless_by(&self, newer: &Self) -> bool {
+        let is_replaced = match (self, newer) {
+            (Self::Share(request), Self::Share(newer)) => Arc::ptr_eq(&request.inbox, &newer.inbox),
+            (Self::Review, Self::Review)
+            | (Self::PeerGone, Self::PeerGone)
+            | (Self::NewAddresses, Self::NewAddresses)
+            | (Self::FewReceives, Self::FewReceives)
+            | (Self::Notify(..), Self::NotifyAll)
+            | (Self::NotifyAll, Self::NotifyAll) => true,
+            (Self::Notify(qpn, from), Self::Notify(to, by)) => (qpn, from) == (to, by),
+            _ => false,
+        };
+        is_replaced || self.is_stale()
+    }
+
+    /// Whether nobody waits for the answer any more.
+    fn is_stale(&self) -> bool {
+        match self {
+            Self::Describe(ticket, _) => ticket.strong_count() == 0,
+            Self::Share(request) => request.ticket.strong_count() == 0,
+            Self::Shared(answer) => answer.ticket.strong_count() == 0,
+            _ => false,
+        }
+    }
+}
+
+impl Ask for Question {
+    fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self> {
+        if self.is_stale() || matches!(self, Self::Notify(..)) && notifies_all(waiting) {
+            return vec![self];
+        }
+        let notifications = waiting.iter().filter(|other| matches!(other, Self::Notify(..))).count();
+        let is_one_too_many = matches!(self, Self::Notify(..)) && notifications >= NOTIFICATIONS;
+        let question = if is_one_too_many { Self::NotifyAll } else { self };
+        let needless = waiting.extract_if(.., |other| other.is_made_needless_by(&question)).collect();
+        waiting.push(question);
+        needless
+    }
+}
+
+fn notifies_all(waiting: &[Question]) -> bool {
+    waiting.iter().any(|other| matches!(other, Question::NotifyAll))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::base::budget::{DeviceBudget, HostBudget};
+    use crate::program::holders::Holders;
+
+    /// The queue of a stopped thread after these questions.
+    fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
+        let mut waiting = Vec::new();
+        questions.for_each(|question| drop(question.add_to(&mut waiting)));
+        waiting
+    }
+
+    #[test]
+    fn who_asks_again_waits_once() {
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
+        let process = Holders::default().process((1, None), "vm1", &budget).unwrap();
+        let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(budget.clone()).unwrap()));
+        let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
+        let request = |(at, ticket): (usize, &Arc<()>)| {
+            let request = SharingRequest {
+                qpn: Qpn(at as u32),
+                wanted: SharedPart::Pages(Key(at as u32)),
+                from: (Ipv6Addr::LOCALHOST, Qpn(at as u32)),
+                uid: Some(0),
+                reach: Reach { is_local: true, windows: Default::default() },
+                trust: "all".into(),
+                process: process.clone(),
+                inbox: inboxes[at % 2].clone(),
+                ticket: Arc::downgrade(ticket),
+            };
+            Question::Share(Box::new(request))
+        };
+        let left = waiting(tickets.iter().enumerate().map(request));
+        let qpn = |question: &Question| match question {
+            Question::Share(request) => request.qpn,
+            other => panic!("{other:?}"),
+        };
+        let from: Vec<_> = left.iter().map(qpn).collect();
+        assert_eq!(from, [998, 999].map(Qpn));
+        // Questions whose answer nobody awaits are dropped.
+        let (answer, _answers) = mpsc::channel();
+        let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
+        let mut left = waiting(asked);
+        assert_eq!(left.len(), 1000);
+        drop(tickets);
+        drop(Question::Review.add_to(&mut left));
+        assert_eq!(left.len(), 1);
+    }
+
+    #[test]
+    fn what_needs_no_answer_waits_once() {
+        let times = |question: fn(u32) -> Question| waiting((0..5000).map(question)).len();
+        assert_eq!(times(|_| Question::Review), 1);
+        assert_eq!(times(|_| Question::PeerGone), 1);
+        assert_eq!(times(|_| Question::NewAddresses), 1);
+        assert_eq!(times(|_| Question::FewReceives), 1);
+        assert_eq!(times(|qpn| Question::Notify(Qpn(qpn % 7), (Ipv6Addr::LOCALHOST, Qpn(1)))), 7);
+        // Too many to be notified one by one.
+        let told = waiting((0..5000).map(|qpn| Question::Notify(Qpn(qpn), (Ipv6Addr::LOCALHOST, Qpn(1)))));
+        assert!(matches!(told[..], [Question::NotifyAll]), "{}", told.len());
+    }
+}

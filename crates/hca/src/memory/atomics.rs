@@ -1,0 +1,111 @@
+//! Makes atomic operations of a device atomic with respect to each other (`IBV_ATOMIC_HCA`), whichever thread executes
+//! them: several contexts, of one or several programs, may share memory.
+//!
+//! Operations that need system calls take turns. A thread may stop in its turn at a page that does not arrive; then
+//! the others wait for a moment. After that, operations on the same address space stay unanswered, as if they
+//! themselves waited for that page; all others continue. So a program delays only itself.
+
+use crate::memory::address_space::Identity;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a thread may keep its turn, and how long others wait for it.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// An atomic operation in progress.
+#[derive(Debug)]
+struct Holder {
+    of: Identity,
+    since: Instant,
+}
+
+/// The turns of atomic operations. One thread has the turn at a time, besides those that are stopped; there is at most
+/// one for each address space.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    holders: Mutex<Vec<Holder>>,
+    free: Condvar,
+}
+
+/// A turn, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct TurnGuard<'a> {
+    turn: &'a Turns,
+    of: Identity,
+}
+
+impl Turns {
+    fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the turn for memory of this address space. `None` if another operation on the same one holds it for too
+    /// long, or too many threads want it.
+    pub fn take(&self, of: Identity) -> Option<TurnGuard<'_>> {
+        let start = Instant::now();
+        let mut holders = self.holders();
+        loop {
+            let now = Instant::now();
+            let is_late = |since: Instant| now.duration_since(since) >= PATIENCE;
+            let Some(first) = holders.iter().find(|it| it.of == of || !is_late(it.since)) else { break };
+            let since = start.min(first.since);
+            if is_late(since) {
+                return None;
+            }
+            let left = PATIENCE - now.duration_since(since);
+            holders = self.free.wait_timeout(holders, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        holders.push(Holder { of, since: Instant::now() });
+        Some(TurnGuard { turn: self, of })
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        let mut holders = self.turn.holders();
+        holders.retain(|it| it.of != self.of);
+        // While others are stopped, some of the waiting threads may not take the turn yet, so all are woken.
+        if holders.is_empty() { self.turn.free.notify_one() } else { self.turn.free.notify_all() }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const ONE: Identity = (1, 1);
+    const OTHER: Identity = (1, 2);
+
+    #[test]
+    fn one_has_it_at_a_time() {
+        let (turn, inside, done) = (Turns::default(), AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let Some(_taken) = turn.take(ONE) else { continue };
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert!(done.into_inner() > 0);
+    }
+
+    #[test]
+    fn who_keeps_it_stops_its_own_address_space_alone() {
+        let turn = Turns::default();
+        let kept = turn.take(ONE).unwrap();
+        assert!(turn.take(ONE).is_none());
+        for _ in 0..2 {
+            drop(turn.take(OTHER).unwrap());
+            assert!(turn.take(ONE).is_none());
+        }
+        drop(kept);
+        assert!(turn.take(ONE).is_some());
+    }
+}

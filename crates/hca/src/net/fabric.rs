@@ -1,0 +1,166 @@
+//! All devices of this host, and which of them reach each other within it.
+
+use crate::base::budget::HostBudget;
+use crate::base::spec::DeviceSpec;
+use crate::base::threads::HostThreads;
+use crate::net::adapter::Adapter;
+use crate::program::holders::HolderDescription;
+use crate::streams::reception::Reception;
+use crate::window::program_pages::Programs;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoceFlow {
+    /// MAC of the sending device.
+    pub mac: [u8; 6],
+    /// Its address.
+    pub source: IpAddr,
+    /// Address of the receiving device.
+    pub destination: IpAddr,
+}
+
+/// The rules of the vRouter.
+pub trait Rules: Send + Sync {
+    /// Whether packets from the device with port `from` reach the one with port `to`, and nobody watches them.
+    fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool;
+}
+
+const fn is_link_local(gid: Ipv6Addr) -> bool {
+    gid.segments()[0] == 0xfe80
+}
+
+/// All devices of this host.
+pub struct Fabric {
+    by_address: RwLock<HashMap<(u32, Ipv6Addr), Arc<Adapter>>>,
+    rules: Box<dyn Rules>,
+    host_budget: Arc<HostBudget>,
+    threads: Arc<HostThreads>,
+    /// Where streams of programs in virtual machines come to.
+    pub(crate) reception: Reception,
+    pub(crate) programs: Programs,
+}
+
+impl std::fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fabric").finish_non_exhaustive()
+    }
+}
+
+impl Fabric {
+    /// A host without devices. Devices may use half of the descriptors and mappings of this process.
+    #[must_use]
+    pub fn new(rules: Box<dyn Rules>) -> Self {
+        Self::with_budget(rules, HostBudget::of_process())
+    }
+
+    /// A fabric whose devices may use this many descriptors and mappings together.
+    #[must_use]
+    pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
+        Self::with_budget(rules, HostBudget::new(descriptors, mappings))
+    }
+
+    fn with_budget(rules: Box<dyn Rules>, host_budget: HostBudget) -> Self {
+        Self {
+            by_address: RwLock::default(),
+            rules,
+            host_budget: Arc::new(host_budget),
+            threads: Arc::default(),
+            reception: Reception::default(),
+            programs: Programs::default(),
+        }
+    }
+
+    /// Descriptors and mappings that applications of all devices use now.
+    #[must_use]
+    pub fn taken(&self) -> (u64, u64) {
+        let taken = self.host_budget.taken();
+        (taken.descriptors, taken.mappings)
+    }
+
+    /// Accepts streams of programs in virtual machines from a listening socket for all of them (`AF_VSOCK`): each names
+    /// the window of its device.
+    ///
+    /// # Errors
+    /// If the thread that does it can't be started.
+    pub fn listen_streams(&self, listener: OwnedFd) -> std::io::Result<()> {
+        self.reception.listen(listener, None)
+    }
+
+    /// Has programs wait at the sockets of all devices, until [`Self::accept`]: another process may accept them there.
+    pub fn hold(&self) {
+        self.reception.hold(true);
+    }
+
+    /// Accepts programs, within some tenths of a second.
+    pub fn accept(&self) {
+        self.reception.hold(false);
+    }
+
+    /// Creates a device. Others find it by its addresses after [`Self::place`].
+    pub(crate) fn adapter(&self, spec: DeviceSpec) -> Arc<Adapter> {
+        Arc::new(Adapter::new(spec, &self.host_budget, &self.threads))
+    }
+
+    /// Processes that may have memory of a device's applications.
+    pub(crate) fn describe_holders(&self, adapter: &Adapter) -> Vec<HolderDescription> {
+        let own = adapter.spec().clone();
+        let others: Vec<_> = {
+            let all = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
+            let its = all.iter().filter(|((vrf, _), _)| *vrf == own.vrf);
+            its.map(|(_, adapter)| adapter.spec().clone()).collect()
+        };
+        adapter.holders.describe(|guest, trust| {
+            own.trusts(trust) && others.iter().any(|spec| spec.guest == guest && spec.trusts(trust))
+        })
+    }
+
+    /// Whether two devices with these addresses may exchange packets, in both directions, without the vRouter.
+    pub(crate) fn lets(&self, one: (&Adapter, Ipv6Addr), other: (&Adapter, Ipv6Addr)) -> bool {
+        self.lets_one_way(one, other) && self.lets_one_way(other, one)
+    }
+
+    fn lets_one_way(
+        &self,
+        (from, source): (&Adapter, Ipv6Addr),
+        (to, destination): (&Adapter, Ipv6Addr),
+    ) -> bool {
+        let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
+        let (sender, receiver) = (from.spec().clone(), to.spec().clone());
+        // Rules know guests by their configured addresses, not by the link-local addresses derived from their MACs.
+        let pair = if is_link_local(source) || is_link_local(destination) {
+            sender.pair(&receiver)
+        } else {
+            Some((source, destination))
+        };
+        pair.is_some_and(|(source, destination)| {
+            let (source, destination) =
+                (IpAddr::V6(source).to_canonical(), IpAddr::V6(destination).to_canonical());
+            self.rules.lets(own, &RoceFlow { mac: sender.mac, source, destination }, others)
+        })
+    }
+
+    /// Makes others find the device by its current addresses, and no longer by older ones.
+    pub(crate) fn place(&self, adapter: &Arc<Adapter>) {
+        let (vrf, gids) = {
+            let spec = adapter.spec();
+            (spec.vrf, spec.gids())
+        };
+        let mut all = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, other| !Arc::ptr_eq(other, adapter));
+        all.extend(gids.into_iter().map(|gid| ((vrf, gid), adapter.clone())));
+    }
+
+    pub(crate) fn remove(&self, adapter: &Arc<Adapter>) {
+        let mut all = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, other| !Arc::ptr_eq(other, adapter));
+    }
+
+    /// The device with this address in a VRF.
+    pub(crate) fn find(&self, vrf: u32, gid: Ipv6Addr) -> Option<Arc<Adapter>> {
+        self.by_address.read().unwrap_or_else(PoisonError::into_inner).get(&(vrf, gid)).cloned()
+    }
+}

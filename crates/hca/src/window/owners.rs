@@ -1,0 +1,329 @@
+//! Whose the pages of a window are: of programs that are here, and of those that lost their device or its daemon, and
+//! may still use what they had.
+//!
+//! Nobody else gets what a program left before the program has given it back, or has ended. Its end is known where
+//! - the program, or the VMM of its virtual machine, was a process of this host that has ended;
+//! - its machine was started anew since;
+//! - another program of its machine says so.
+//!
+//! Then peers that were given access to its pages may still write there: those of a daemon before this one learn of
+//! its end only when they look. So they must have ended as well, or have given back all that they had: a program closes
+//! its contexts before it does.
+
+use crate::base::random;
+use crate::window::host_process::{End, HostProcess};
+use crate::window::notes::{PROGRAMS, ProgramNote, UNKNOWN};
+use crate::window::ranges::Ranges;
+use std::collections::BTreeMap;
+use uverbs::{Part, Suspect, Uuid, WindowKind};
+
+/// Most programs that a program is asked about.
+const SUSPECTS: usize = 64;
+
+/// A program.
+#[derive(Debug)]
+struct Program {
+    note: ProgramNote,
+    /// It has the device.
+    is_here: bool,
+    /// It had nothing of this window when its daemon ended: what it gives back does not show that it stopped.
+    is_bare: bool,
+    has_ended: bool,
+    end: End,
+    /// What it may still use.
+    left: Ranges,
+    /// What it has given back of that.
+    returned: Ranges,
+    /// Bytes that were taken out, and are not free yet.
+    going: u64,
+    /// When it was first given access to pages of others ([`Owners::now`]); 0: never.
+    shares_since: u64,
+    /// Others get its pages once those who had access to pages of others by this time have stopped; 0: at once.
+    awaits: u64,
+}
+
+impl Program {
+    fn is_over(&mut self) -> bool {
+        self.has_ended |= !self.is_here && self.end.is_over();
+        self.has_ended
+    }
+
+    /// Takes out what it has given back, or all that it left.
+    fn take(&mut self, is_all: bool) -> Ranges {
+        let mut taken = std::mem::take(&mut self.returned);
+        if is_all {
+            std::mem::take(&mut self.left).into_iter().for_each(|(start, len)| taken.add(start, len));
+        }
+        self.going += taken.bytes();
+        taken
+    }
+
+    /// Whether it has nothing, and never gets anything any more.
+    const fn is_gone(&self) -> bool {
+        let has_any = self.left.bytes() + self.returned.bytes() + self.going > 0;
+        !self.is_here && !has_any && (!self.is_bare || self.has_ended)
+    }
+
+    /// Whether it may write to pages of others.
+    fn is_at_work(&mut self) -> bool {
+        let may_be = self.shares_since > 0 && (self.is_here || self.is_bare || self.left.bytes() > 0);
+        may_be && !self.is_over()
+    }
+}
+
+/// Who gives pages back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Giver<'a> {
+    pub guest: &'a str,
+    pub secret: Uuid,
+}
+
+/// Of one window.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    all: BTreeMap<u16, Program>,
+    /// Counts programs and what they are given.
+    now: u64,
+}
+
+impl Owners {
+    fn insert(&mut self, number: u16, note: ProgramNote, end: End) -> &mut Program {
+        self.now += 1;
+        let (is_here, is_bare, has_ended) = Default::default();
+        let (left, returned, going, awaits) = Default::default();
+        let shares_since = if note.shares { self.now } else { 0 };
+        let program =
+            Program { note, is_here, is_bare, has_ended, end, left, returned, going, shares_since, awaits };
+        self.all.remove(&number);
+        self.all.entry(number).or_insert(program)
+    }
+
+    /// A program of a daemon before this one, which `has_pages` of the window or not. False if nothing needs to be
+    /// known of it.
+    pub fn add_former(&mut self, number: u16, note: ProgramNote, end: End, has_pages: bool) -> bool {
+        let shares = note.shares;
+        let program = self.insert(number, note, end);
+        program.is_bare = !has_pages;
+        let is_needed = has_pages || shares && !program.is_over();
+        if !is_needed {
+            self.all.remove(&number);
+        }
+        is_needed
+    }
+
+    /// A program that has the device now. Returns its number; `None`: there are too many. As of pages, a guest has at
+    /// most as many numbers as are then left for others.
+    pub fn enlist(&mut self, note: ProgramNote) -> Option<u16> {
+        let its = self.all.values().filter(|program| program.note.guest == note.guest).count();
+        if its + 1 > usize::from(PROGRAMS).saturating_sub(self.all.len()) {
+            return None;
+        }
+        // While a daemon is replaced, both give out numbers.
+        let first = (random::number() % u32::from(PROGRAMS)) as u16;
+        let number = (first..PROGRAMS).chain(0..first).find(|number| !self.all.contains_key(number))?;
+        let end = End::of(note.process.pid);
+        self.insert(number, note, end).is_here = true;
+        Some(number)
+    }
+
+    /// What is to be noted of a program.
+    pub fn note(&self, number: u16) -> Option<&ProgramNote> {
+        self.all.get(&number).map(|program| &program.note)
+    }
+
+    /// A program is given access to pages of others. Returns whether that is to be noted.
+    pub fn share(&mut self, number: u16) -> bool {
+        self.now += 1;
+        let Some(program) = self.all.get_mut(&number).filter(|program| !program.note.shares) else {
+            return false;
+        };
+        (program.note.shares, program.shares_since) = (true, self.now);
+        true
+    }
+
+    /// This process is the VMM of a guest. Returns the programs of which that is to be noted.
+    pub fn set_vmm(&mut self, guest: &str, process: HostProcess) -> Vec<u16> {
+        let is_its =
+            |(_, it): &(&u16, &mut Program)| it.is_here && it.note.is_remote && it.note.guest == guest;
+        let of = |(number, program): (&u16, &mut Program)| {
+            (program.note.process, program.end) = (process, End::of(process.pid));
+            *number
+        };
+        self.all.iter_mut().filter(is_its).map(of).collect()
+    }
+
+    /// Programs that have the device though the VMM of their machine has ended: it was another process than that. Its
+    /// end means nothing any more.
+    pub fn disprove(&mut self) -> Vec<u16> {
+        let is_wrong =
+            |(_, it): &(&u16, &mut Program)| it.is_here && it.note.is_remote && matches!(it.end, End::Ended);
+        for program in self.all.values_mut().filter(|it| it.is_here && it.note.is_remote) {
+            program.end.is_over();
+        }
+        let of = |(number, program): (&u16, &mut Program)| {
+            (program.note.process, program.end) = (HostProcess::default(), End::Unknown);
+            *number
+        };
+        self.all.iter_mut().filter(is_wrong).map(of).collect()
+    }
+
+    /// A program has left pages, or has found them left.
+    pub fn leave(&mut self, number: u16, start: u64, len: u64) {
+        let number = if self.all.contains_key(&number) { number } else { UNKNOWN };
+        if !self.all.contains_key(&number) {
+            self.insert(number, ProgramNote::default(), End::Unknown);
+        }
+        self.all.get_mut(&number).into_iter().for_each(|program| program.left.add(start, len));
+    }
+
+    /// A program has ended while peers were at work in what it left.
+    pub fn end_at_work(&mut self, number: u16) {
+        if let Some(program) = self.all.get_mut(&number) {
+            (program.awaits, program.has_ended) = (self.now, true);
+        }
+    }
+
+    /// Peers of a daemon before this one may be at work in anything that was left.
+    pub fn await_all_peers(&mut self) {
+        self.all.values_mut().for_each(|program| program.awaits = self.now);
+    }
+
+    /// A program does not have the device any more. Returns whether nothing is known of it from then on.
+    pub fn strike(&mut self, number: u16) -> bool {
+        let Some(program) = self.all.get_mut(&number) else { return false };
+        program.is_here = false;
+        let is_gone = program.is_gone();
+        if is_gone {
+            self.all.remove(&number);
+        }
+        is_gone
+    }
+
+    /// Takes a part back that a program left. False if that is not its own.
+    pub fn give_back(&mut self, giver: Giver<'_>, part: Part) -> bool {
+        let may = |number: u16, note: &ProgramNote| {
+            let is_proved = giver.secret != Uuid::default() && note.secret == giver.secret;
+            number == UNKNOWN || is_proved || note.secret == Uuid::default() && note.guest == giver.guest
+        };
+        let its = self.all.iter_mut().filter(|(number, program)| may(**number, &program.note));
+        for (_, program) in its {
+            if program.left.remove(part.offset, part.len) {
+                program.returned.add(part.offset, part.len);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The machine of a guest was started anew at this time: programs of before have ended. `unknown`: what nobody
+    /// knows was theirs.
+    pub fn end_boots(&mut self, guest: &str, boot: Uuid, unknown: bool) {
+        for (number, program) in &mut self.all {
+            let ProgramNote { is_remote, guest: its, boot: of, .. } = &program.note;
+            program.has_ended |= *is_remote && its == guest && *of != boot && !program.is_here;
+            if unknown && *number == UNKNOWN {
+                std::mem::take(&mut program.left)
+                    .into_iter()
+                    .for_each(|(at, len)| program.returned.add(at, len));
+            }
+        }
+    }
+
+    /// Programs of this guest whose end a program of the same machine could tell, by their process numbers there.
+    pub fn suspects(&self, window: WindowKind, by: &ProgramNote) -> Vec<Suspect> {
+        let are_near = |it: &ProgramNote| {
+            it.is_remote
+                && by.is_remote
+                && it.guest == by.guest
+                && (it.boot, it.pid_namespace) == (by.boot, by.pid_namespace)
+        };
+        let is_known = by.boot != Uuid::default() && by.pid_namespace != 0;
+        let suspects =
+            self.all.iter().filter(|(_, it)| is_known && !it.is_here && !it.has_ended && are_near(&it.note));
+        let suspect = |(number, it): (&u16, &Program)| Suspect {
+            window,
+            number: u32::from(*number),
+            pid: it.note.pid,
+            started: it.note.started,
+        };
+        suspects
+            .map(suspect)
+            .filter(|suspect| suspect.pid > 0 && suspect.started > 0)
+            .take(SUSPECTS)
+            .collect()
+    }
+
+    /// This program says that these ended. Returns whether that is news of any.
+    pub fn end_suspects(&mut self, window: WindowKind, by: &ProgramNote, gone: &[Suspect]) -> bool {
+        if gone.is_empty() {
+            return false;
+        }
+        let mut suspects = self.suspects(window, by);
+        suspects.retain(|suspect| gone.contains(suspect));
+        for suspect in &suspects {
+            let number = suspect.number as u16;
+            self.all.get_mut(&number).into_iter().for_each(|program| program.has_ended = true);
+        }
+        !suspects.is_empty()
+    }
+
+    /// Takes out what others may have now, with who left it.
+    pub fn take_free(&mut self) -> Vec<(u16, Ranges)> {
+        let has_left = |it: &Program| it.left.bytes() + it.returned.bytes() > 0;
+        if !self.all.values().any(has_left) {
+            return Vec::new();
+        }
+        let first = self.first_at_work();
+        let mut free = Vec::new();
+        for (number, program) in &mut self.all {
+            // Of others alone.
+            let others = first.iter().find(|(_, peer)| peer != number);
+            let is_over = program.is_over();
+            let waits = others.is_some_and(|(since, _)| *since <= program.awaits);
+            if has_left(program) && !waits || program.is_bare && is_over {
+                free.push((*number, program.take(is_over)));
+            }
+        }
+        free.retain(|(number, taken)| {
+            taken.bytes() > 0 || self.all.get(number).is_some_and(Program::is_gone)
+        });
+        free
+    }
+
+    /// Of those who may write to pages of others, the two who were first given access: since when, and their numbers.
+    fn first_at_work(&mut self) -> Vec<(u64, u16)> {
+        let since =
+            |(number, it): (&u16, &mut Program)| it.is_at_work().then_some((it.shares_since, *number));
+        let mut all: Vec<_> = self.all.iter_mut().filter_map(since).collect();
+        all.sort_unstable();
+        all.truncate(2);
+        all
+    }
+
+    /// Takes out all that was left.
+    pub fn take_left(&mut self) -> Vec<(u16, Ranges)> {
+        self.all.iter_mut().map(|(number, program)| (*number, program.take(true))).collect()
+    }
+
+    /// What was taken out of a program's is free. Returns whether nothing is known of the program from then on.
+    pub fn put(&mut self, number: u16, bytes: u64) -> bool {
+        let Some(program) = self.all.get_mut(&number) else { return false };
+        program.going -= bytes;
+        let is_gone = program.is_gone();
+        if is_gone {
+            self.all.remove(&number);
+        }
+        is_gone
+    }
+
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Bytes that programs of a guest, or all, may still have.
+    pub fn left(&self, guest: Option<&str>) -> u64 {
+        let its = self.all.values().filter(|it| guest.is_none_or(|guest| it.note.guest == guest));
+        its.map(|it| it.left.bytes() + it.returned.bytes()).sum()
+    }
+}

@@ -1,0 +1,154 @@
+//! Which pages of a window are not free, as noted in front of its data: for a daemon after this one, and for that of
+//! another host, to which the window's contents move with its virtual machine. Pages that programs have may be empty,
+//! and free ones may be in memory, so their contents do not tell.
+//!
+//! Programs can't write there, but the machine's administrator can: what is read decides only which pages of the
+//! machine's own window its own programs get.
+
+use crate::window::ranges::Ranges;
+use mem::FaultWord;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use uverbs::window::{DATA, FIRST, TAKEN};
+use uverbs::{Memory, MemoryError, PAGE};
+
+/// What is there, if anything, followed by the bytes of the window's data.
+const MAGIC: [u8; 16] = *b"VIADUCT-TAKEN-1\0";
+/// Where the bits are, one a page, from there on.
+const BITS: usize = 64;
+
+/// Most runs of taken pages that are told apart. A machine's administrator could note more, and each takes memory.
+const RUNS: usize = 1 << 18;
+
+/// The place of the note in a window's file.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    memory: Memory,
+    /// Bytes of the window's data.
+    len: u64,
+}
+
+/// The note, as it was at some time.
+#[derive(Debug)]
+pub(crate) struct Noted(Vec<u8>);
+
+const fn page(offset: u64) -> usize {
+    (offset / PAGE) as usize
+}
+
+impl Taken {
+    /// Maps the place. `None`: the window has too many pages for it.
+    ///
+    /// # Errors
+    /// If it can't be mapped, or there is no memory for it.
+    pub fn open(file: &OwnedFd, len: u64, fault: &Arc<FaultWord>) -> Result<Option<Self>, MemoryError> {
+        let bytes = TAKEN + (BITS + page(len).div_ceil(8)) as u64;
+        if bytes > DATA {
+            return Ok(None);
+        }
+        // All of what is in front of the data, which may be one page.
+        let memory = Memory::open_window(file, 0, DATA)?.guarded(fault)?;
+        memory.populate(TAKEN, (bytes - TAKEN).next_multiple_of(PAGE))?;
+        Ok(Some(Self { memory, len }))
+    }
+
+    /// Where byte `at` of the bits is.
+    const fn place(at: usize) -> usize {
+        TAKEN as usize + BITS + at
+    }
+
+    /// Notes that these pages alone are free.
+    pub fn note_all(&self, free: &Ranges) {
+        let _ = self.memory.write(Self::place(0), &vec![0xff; page(self.len).div_ceil(8)]);
+        free.clone().into_iter().for_each(|(start, len)| self.note(start, len, false));
+        let _ = self.memory.write(TAKEN as usize + MAGIC.len(), &self.len.to_le_bytes());
+        let _ = self.memory.write(TAKEN as usize, &MAGIC);
+    }
+
+    /// Notes of these pages whether they are taken. One at a time.
+    pub fn note(&self, start: u64, len: u64, is_taken: bool) {
+        let (first, end) = (page(start), page(start + len));
+        let mut bits = vec![0; end.div_ceil(8) - first / 8];
+        let place = Self::place(first / 8);
+        let _ = self.memory.read(place, &mut bits);
+        for at in first..end {
+            let (byte, bit) = (&mut bits[at / 8 - first / 8], 1 << (at % 8));
+            *byte = if is_taken { *byte | bit } else { *byte & !bit };
+        }
+        let _ = self.memory.write(place, &bits);
+    }
+
+    /// What is noted; `None` if nothing is, of a window of this size.
+    pub fn noted(&self) -> Option<Noted> {
+        let (mut magic, mut len) = ([0; MAGIC.len()], [0; 8]);
+        let is_there = self.memory.read(TAKEN as usize, &mut magic)
+            && self.memory.read(TAKEN as usize + MAGIC.len(), &mut len);
+        if !is_there || magic != MAGIC || u64::from_le_bytes(len) != self.len {
+            return None;
+        }
+        let mut bits = vec![0; page(self.len).div_ceil(8)];
+        self.memory.read(Self::place(0), &mut bits).then_some(Noted(bits))
+    }
+}
+
+impl Noted {
+    /// The taken pages of these ranges, which have a start and a length each: their starts and ends. Where there are too
+    /// many, all pages after them count as taken.
+    pub fn of(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let is_taken = |offset: u64| self.0[page(offset) / 8] & 1 << (page(offset) % 8) != 0;
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        for (start, len) in ranges {
+            let pages = (*start..start + len).step_by(PAGE as usize);
+            for at in pages.filter(|at| *at >= FIRST && is_taken(*at)) {
+                let is_full = taken.len() >= RUNS;
+                match taken.last_mut() {
+                    Some((from, end)) if *end == at && *from >= *start => *end += PAGE,
+                    _ if !is_full => taken.push((at, at + PAGE)),
+                    _ => {
+                        taken.push((at, start + len));
+                        break;
+                    }
+                }
+            }
+        }
+        taken
+    }
+}
+
+/// Where nothing is noted: the pages of a file of ordinary pages that are there, as ranges of its data.
+pub(crate) fn filled(file: &OwnedFd, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let (mut at, end, mut found) = (DATA + FIRST, DATA + len, Vec::new());
+    while at < end {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start / PAGE * PAGE,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        at = seek(file, SeekFrom::Hole(start))?.next_multiple_of(PAGE).min(end);
+        if start < at {
+            found.push((start.max(DATA + FIRST) - DATA, at - DATA));
+        }
+    }
+    Ok(found)
+}
+
+/// The same where holes can't be told from pages: those that are not empty.
+pub(crate) fn written(memory: &Memory, len: u64) -> Vec<(u64, u64)> {
+    let mut page = [0; PAGE as usize];
+    let is_empty = |at: u64| memory.read(at as usize, &mut page) && page.iter().all(|byte| *byte == 0);
+    let mut pages = (FIRST..len).step_by(PAGE as usize);
+    let mut is_empty = is_empty;
+    let mut found = Vec::new();
+    for at in pages.by_ref() {
+        if !is_empty(at) {
+            found.push((at, at + PAGE));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "taken_tests.rs"]
+mod tests;
