@@ -2,7 +2,7 @@
 //!
 //! The thread handles the application's requests, runs the transport of its queue pairs, and is
 //! the only thread that touches the application's memory, since a page of that may never arrive. Pages of windows are
-//! there, so others may stand in for it (`seat`).
+//! there, so others may stand in for it (`run`).
 
 mod control;
 mod create;
@@ -12,11 +12,11 @@ mod doorbells;
 mod memory;
 mod multicast;
 mod pace;
+mod poll_set;
 mod polled;
 mod query;
-mod seat;
+mod run;
 mod sharing;
-mod watches;
 
 use crate::base::budget::Reservation;
 use crate::base::clock::monotonic;
@@ -28,27 +28,27 @@ use crate::base::threads::Nice;
 use crate::client::doorbells::Bells;
 use crate::cm::CmService;
 use crate::context::Context;
-use crate::inbox::question::{Question, SharedPart, SharingAnswer};
+use crate::inbox::message::{Message, SharedPart, SharingAnswer};
 use crate::inbox::{Arrivals, Inbox};
 use crate::memory::address_space::{AddressSpace, NotMemory};
 use crate::memory::regions::Regions;
 use crate::net::adapter::Adapter;
 use crate::net::fabric::Fabric;
 use crate::program::description::ClientDescription;
-use crate::program::holders::Process;
+use crate::program::grants::Process;
 use crate::program::who::Who;
 use crate::qp::Qp;
 use crate::streams::events::{Event, Notifiers};
 use crate::streams::tickets::TicketHold;
 use crate::transfer::grant::grant;
 use crate::transfer::unshare::AGAIN;
-use crate::window::kept::{DeviceWindows, Kept, NoSource, Source};
+use crate::window::source::{DeviceWindows, MemoryBacking, MemorySource, NoSource};
 use deferred::Deferred;
 use pace::Pace;
 use polled::PolledQps;
 use ringport::Uplink;
+use run::{Listener, Sleep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use seat::{Listener, Sleep};
 use sharing::PendingAnswer;
 use sockets::Untrusted;
 use std::collections::{BTreeSet, VecDeque};
@@ -112,7 +112,7 @@ pub(crate) struct NewClient {
     pub notifiers: Notifiers,
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
-    pub inbox: Arc<Inbox<Question>>,
+    pub inbox: Arc<Inbox<Message>>,
     pub uplink: Uplink,
     pub manager: Arc<CmService>,
     pub who: Who,
@@ -137,7 +137,7 @@ pub(crate) struct Client {
     pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
     /// What came out of its inbox.
-    taken: Arrivals<Question>,
+    arrivals: Arrivals<Message>,
     ready: VecDeque<Qpn>,
     timers: BTreeSet<(Duration, Qpn)>,
     /// Its thread sleeps, until then.
@@ -174,7 +174,7 @@ impl NewClient {
         match self.welcome().and_then(|()| self.greet()) {
             Ok(Some(greeted)) => {
                 let socket = self.socket.clone();
-                seat::run(self.client(greeted, nice), &socket);
+                run::run(self.client(greeted, nice), &socket);
             }
             Ok(None) => {
                 self.manager.cm.serve((&mut self.connection, &self.notifiers), self.who.pid(), || {
@@ -224,17 +224,17 @@ impl NewClient {
         info.is_trusting &= source.is_common();
         info.program = source.program();
         info.suspects = source.suspects();
-        let (memory, kept) = source.memory("doorbells", Doorbells::bytes(info.doorbells))?;
+        let (memory, backing) = source.memory("doorbells", Doorbells::bytes(info.doorbells))?;
         let wake = self.notifiers.wake(&self.inbox);
         let waking = match &wake {
             Some(hold) => Given::Stream(hold.ticket),
             None => self.inbox.share()?.into(),
         };
         let doorbells = Doorbells::new(memory, info.doorbells);
-        let along = [kept.give_owner(&source.reach)?, waking, theirs];
+        let along = [backing.give_owner(&source.reach)?, waking, theirs];
         let limit = self.adapter.spec().limits.mrs;
         let regions = Regions::new(limit, self.adapter.registered.clone(), &source)?;
-        // From here on, questions and packets may arrive.
+        // From here on, messages and packets may arrive.
         self.inbox.open();
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &along.each_ref().map(Given::lend))?;
         let ours = (self.adapter.clone(), self.fabric.clone());
@@ -250,12 +250,12 @@ impl NewClient {
     }
 
     /// Where memory for the application comes from.
-    fn source(&self, secret: Uuid) -> Result<Source, NoSource> {
+    fn source(&self, secret: Uuid) -> Result<MemorySource, NoSource> {
         let DeviceWindows { own, .. } = self.adapter.windows();
         let windows = DeviceWindows { own, common: self.adapter.common_window() };
         let note = self.who.note(&self.adapter.spec().guest, secret, self.adapter.vmm());
         let program = self.fabric.programs.pages_of(secret);
-        Source::new(self.who.reach(windows), (note, self.who.program()), program)
+        MemorySource::new(self.who.reach(windows), (note, self.who.program()), program)
     }
 
     fn client(self, Greeted { context, wake, doorbells, token }: Greeted, nice: Nice) -> Client {
@@ -265,7 +265,7 @@ impl NewClient {
             qps: ById::default(),
             bells: Bells::default(),
             doorbells,
-            taken: Arrivals::default(),
+            arrivals: Arrivals::default(),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             sleeps: false,
@@ -289,13 +289,16 @@ impl NewClient {
 impl Client {
     /// Works until there is nothing to do, and the thread is to sleep. `None`: the application is gone, or is given up.
     fn work_until_idle(&mut self, pace: &mut Pace) -> Option<Sleep> {
-        // If its memory is always there, others may work for it while its thread polls (`seat`).
+        // If its memory is always there, others may work for it while its thread polls (`run`).
         let polls_here = !self.context.space.is_none();
         let mut rounds = 0_u32;
         loop {
             let now = monotonic();
             let mut busy = self.take_packets(now);
-            if std::mem::take(&mut self.taken.questions).into_iter().any(|question| self.answer(question)) {
+            if std::mem::take(&mut self.arrivals.messages)
+                .into_iter()
+                .any(|message| self.handle_message(message))
+            {
                 return None;
             }
             busy |= self.hear_doorbells();
@@ -325,7 +328,7 @@ impl Client {
                 continue;
             }
             self.nice.follow(&self.context.adapter.threads);
-            self.context.inbox.settle(&mut self.taken);
+            self.context.inbox.settle(&mut self.arrivals);
             if !goes_on {
                 return Some(self.fall_asleep());
             }
@@ -340,12 +343,12 @@ impl Client {
 
     /// Passes packets to their queue pairs. Returns whether there were any.
     fn take_packets(&mut self, now: Duration) -> bool {
-        if self.taken.packets.is_empty() {
-            self.context.inbox.take(&mut self.taken);
+        if self.arrivals.packets.is_empty() {
+            self.context.inbox.take(&mut self.arrivals);
         }
-        let count = self.taken.packets.len().min(PACKETS);
+        let count = self.arrivals.packets.len().min(PACKETS);
         for _ in 0..count {
-            let Some(packet) = self.taken.packets.pop_front() else { break };
+            let Some(packet) = self.arrivals.packets.pop_front() else { break };
             point(Point::PacketTaken);
             match self.qps.get_mut(&packet.qpn) {
                 Some(qp) => {
@@ -354,9 +357,9 @@ impl Client {
                 }
                 None => self.context.counters.add(Counter::UnknownQp, 1),
             }
-            self.taken.give_back(packet);
+            self.arrivals.give_back(packet);
         }
-        self.context.has_more = !self.taken.packets.is_empty();
+        self.context.has_more = !self.arrivals.packets.is_empty();
         count > 0
     }
 
@@ -522,43 +525,43 @@ impl Client {
         }
     }
 
-    /// Answers a question of another thread. Returns whether this thread must end.
-    fn answer(&mut self, question: Question) -> bool {
-        match question {
-            Question::Review => self.review(),
-            Question::FewReceives => {
+    /// Answers a message of another thread. Returns whether this thread must end.
+    fn handle_message(&mut self, message: Message) -> bool {
+        match message {
+            Message::Review => self.review(),
+            Message::FewReceives => {
                 let srqs: Vec<_> = self.context.srqs.keys().copied().collect();
                 srqs.into_iter().for_each(|srq| self.context.tell_of_few(srq));
             }
-            Question::PeerGone => self.unshare_gone(),
-            Question::NewAddresses => self.context.tell(Event::GidChange, PORT),
+            Message::PeerGone => self.unshare_gone(),
+            Message::NewAddresses => self.context.tell(Event::GidChange, PORT),
             // Nobody waits for the answer any more.
-            Question::Share(request) if request.ticket.strong_count() == 0 => {}
-            Question::Share(request) => {
+            Message::Share(request) if request.ticket.strong_count() == 0 => {}
+            Message::Share(request) => {
                 let process = self.process();
                 let grant = process.and_then(|process| {
                     let who = (&process, self.who.uid(), self.token);
                     let endpoint = &mut self.qps.get_mut(&request.qpn)?.endpoint;
                     grant(endpoint, &request, who, &mut self.context)
                 });
-                request.inbox.ask(Question::Shared(SharingAnswer { ticket: request.ticket, grant }));
+                request.inbox.send(Message::Shared(SharingAnswer { ticket: request.ticket, grant }));
             }
-            Question::Notify(qpn, from) => {
+            Message::Notify(qpn, from) => {
                 if let Some(qp) = self.qps.get(&qpn).filter(|qp| qp.endpoint.is_peer(from)) {
                     self.context.tell_channel(qp.endpoint.receive.cq);
                 }
             }
-            Question::Shared(answer) => {
+            Message::Shared(answer) => {
                 if let Some(reply) = self.granted(answer) {
                     return self.reply(reply).is_err();
                 }
             }
-            Question::NotifyAll => {
+            Message::NotifyAll => {
                 let shares = |qp: &&Qp| qp.endpoint.sharing.inbound.is_some();
                 let cqs: Vec<_> = self.qps.values().filter(shares).map(|qp| qp.endpoint.receive.cq).collect();
                 cqs.into_iter().for_each(|cq| self.context.tell_channel(cq));
             }
-            Question::Describe(ticket, answer) => {
+            Message::Describe(ticket, answer) => {
                 if ticket.strong_count() > 0 {
                     let _ = answer.send(self.describe());
                 }
@@ -588,9 +591,12 @@ impl Client {
             self.leave_memory();
         } else {
             let context = &self.context;
-            let queues =
-                context.cqs.values().map(|cq| &cq.kept).chain(context.srqs.values().map(|srq| &srq.kept));
-            queues.chain(self.qps.values().map(|qp| &qp.endpoint.kept)).for_each(Kept::empty);
+            let queues = context
+                .cqs
+                .values()
+                .map(|cq| &cq.backing)
+                .chain(context.srqs.values().map(|srq| &srq.backing));
+            queues.chain(self.qps.values().map(|qp| &qp.endpoint.backing)).for_each(MemoryBacking::empty);
             context.source.leave_old(&context.adapter.windows());
         }
         self.context.adapter.keep_counters(&self.context.counters);

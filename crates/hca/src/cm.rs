@@ -8,7 +8,7 @@ use crate::base::limits::{MAX_READS, PARTITION, PORT};
 use crate::base::random;
 use crate::base::refusal::refuse;
 use crate::base::refusal_log::RefusalLog;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::inbox::{Inbox, Packet};
 use crate::net::adapter::{Adapter, MANAGER_QPN};
 use crate::net::fabric::Fabric;
@@ -57,7 +57,7 @@ const CLOSING: usize = 64;
 #[derive(Debug)]
 pub(crate) struct CmService {
     pub cm: ConnectionManager,
-    pub inbox: Arc<Inbox<Question>>,
+    pub inbox: Arc<Inbox<Message>>,
     pub refusals: RefusalLog,
 }
 

@@ -20,11 +20,11 @@ use crate::context::ah::Ah;
 use crate::context::cq::{Channel, Cq};
 use crate::context::pd::Pds;
 use crate::context::receive_queue::Receive;
-use crate::context::sharing::{ClosedBond, Invalidation};
+use crate::context::sharing::{ClosedSession, Invalidation};
 use crate::context::srq::Srq;
 use crate::inbox::Inbox;
-use crate::inbox::handed::HandedAnswers;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
+use crate::inbox::sync_delivery::SyncAnswers;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::keys::KeyUsers;
 use crate::memory::regions::{MemoryAccess, Regions};
@@ -32,7 +32,7 @@ use crate::net::adapter::Adapter;
 use crate::net::fabric::Fabric;
 use crate::net::wire::FRAMES;
 use crate::streams::events::{Event, Notifier};
-use crate::window::kept::Source;
+use crate::window::source::MemorySource;
 use ringport::Uplink;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) const BEFORE: usize = 14 + 40 + 8;
 pub(crate) struct Context {
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
-    pub inbox: Arc<Inbox<Question>>,
+    pub inbox: Arc<Inbox<Message>>,
     pub uplink: Uplink,
     pub space: AddressSpace,
     pub regions: Regions,
@@ -57,10 +57,10 @@ pub(crate) struct Context {
     pub ahs: ById<u32, Ah>,
     pub asynchronous: Notifier,
     pub counters: Counters,
-    /// Closed bonds whose users may not have stopped yet.
-    pub closed_bonds: Vec<ClosedBond>,
+    /// Closed sessions whose users may not have stopped yet.
+    pub closed_sessions: Vec<ClosedSession>,
     /// Where memory for the application comes from.
-    pub source: Arc<Source>,
+    pub source: Arc<MemorySource>,
     /// How many keys have been invalidated.
     pub invalidations: u64,
     /// The key that a work request has just invalidated. Peers may still use it.
@@ -70,10 +70,10 @@ pub(crate) struct Context {
     /// Frames sent since the worker was last notified.
     unannounced: u32,
     /// The inbox to which the last packet went.
-    pub spoken_to: Option<Arc<Inbox<Question>>>,
+    pub spoken_to: Option<Arc<Inbox<Message>>>,
     /// Answers to packets that were handed over, and room for the next ones.
-    pub answers: HandedAnswers,
-    pub heard: HandedAnswers,
+    pub answers: SyncAnswers,
+    pub heard: SyncAnswers,
     /// When the current work began.
     pub now: Duration,
     /// Packets that were taken from the inbox are still to be handled.
@@ -86,11 +86,11 @@ pub(crate) struct Context {
 impl Context {
     pub fn new(
         (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
-        inbox: Arc<Inbox<Question>>,
+        inbox: Arc<Inbox<Message>>,
         uplink: Uplink,
         (space, regions): (AddressSpace, Regions),
         asynchronous: Notifier,
-        source: Arc<Source>,
+        source: Arc<MemorySource>,
     ) -> Self {
         Self {
             adapter,
@@ -106,15 +106,15 @@ impl Context {
             ahs: ById::default(),
             asynchronous,
             counters: Counters::default(),
-            closed_bonds: Vec::new(),
+            closed_sessions: Vec::new(),
             source,
             invalidations: 0,
             pending_invalidation: None,
             peers_are_done: false,
             unannounced: 0,
             spoken_to: None,
-            answers: HandedAnswers::default(),
-            heard: HandedAnswers::default(),
+            answers: SyncAnswers::default(),
+            heard: SyncAnswers::default(),
             now: Duration::ZERO,
             has_more: false,
             spare: Vec::new(),
@@ -248,7 +248,7 @@ impl Context {
 
     /// Whether a peer, or the application, still uses what a queue pair shared.
     pub fn is_still_used(&self, qpn: Qpn) -> bool {
-        self.closed_bonds.iter().any(|closed| closed.qpn == qpn)
+        self.closed_sessions.iter().any(|closed| closed.qpn == qpn)
     }
 
     /// Counts a key that is invalidated for these users.

@@ -7,20 +7,20 @@ use crate::base::refusal_log::RefusalLog;
 use crate::base::spec::DeviceSpec;
 use crate::client::NewClient;
 use crate::cm::{CmDescription, CmService, ConnectionManager};
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::inbox::{Arrivals, Inbox};
 use crate::net::adapter::Adapter;
 use crate::net::fabric::Fabric;
 use crate::net::wire;
 use crate::program::description::ClientDescription;
-use crate::program::holders::HolderDescription;
+use crate::program::grants::HolderDescription;
 use crate::program::who::Who;
 use crate::streams::events::Notifiers;
 use crate::streams::reception::{Door, HALTED, VIRTIO};
 use crate::streams::tickets::Origin;
 use crate::window::Window;
 use crate::window::host_process::HostProcess;
-use crate::window::kept::DeviceWindows;
+use crate::window::source::DeviceWindows;
 use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -65,7 +65,7 @@ pub enum DeviceError {
 /// An application that was accepted.
 #[derive(Clone, Debug)]
 struct Admitted {
-    inbox: Arc<Inbox<Question>>,
+    inbox: Arc<Inbox<Message>>,
     /// Its connection, which the device shuts down when it closes.
     socket: Arc<Untrusted>,
     who: Who,
@@ -74,7 +74,7 @@ struct Admitted {
 /// Removes an application from the device when its thread ends or could not be started.
 struct Admission {
     shared: Arc<Shared>,
-    inbox: Arc<Inbox<Question>>,
+    inbox: Arc<Inbox<Message>>,
 }
 
 impl Drop for Admission {
@@ -276,7 +276,7 @@ impl Device {
         shared.fabric.place(&shared.adapter);
         if changed {
             shared.manager.cm.set_gids(self.gids());
-            shared.ask_all(|| Question::NewAddresses);
+            shared.send_all(|| Message::NewAddresses);
             self.review();
         }
     }
@@ -294,7 +294,7 @@ impl Device {
 
     /// Finds all paths again, since rules may have changed.
     pub fn review(&self) {
-        self.shared.ask_all(|| Question::Review);
+        self.shared.send_all(|| Message::Review);
     }
 
     /// Its GIDs.
@@ -309,8 +309,8 @@ impl Device {
         let (answer, answers) = mpsc::channel();
         let ticket = Arc::new(());
         let clients = self.shared.clients().all.clone();
-        let question = || Question::Describe(Arc::downgrade(&ticket), answer.clone());
-        let asked = clients.into_iter().filter(|client| client.inbox.ask(question())).collect();
+        let message = || Message::Describe(Arc::downgrade(&ticket), answer.clone());
+        let asked = clients.into_iter().filter(|client| client.inbox.send(message())).collect();
         Answers { asked, answers, _ticket: ticket }
     }
 
@@ -337,7 +337,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Until when to wait for answers to questions asked now.
+    /// Until when to wait for answers to messages asked now.
     #[must_use]
     pub fn deadline() -> Instant {
         Instant::now() + PATIENCE
@@ -444,7 +444,7 @@ impl Shared {
             let _ = shutdown(&client.socket, Shutdown::Both);
         }
         let guest = self.adapter.spec().guest.clone();
-        windows.own.iter().chain(&windows.common).for_each(|window| window.forget_left(&guest, boot));
+        windows.own.iter().chain(&windows.common).for_each(|window| window.free_earlier_boots(&guest, boot));
     }
 
     fn clients(&self) -> MutexGuard<'_, Clients> {
@@ -476,19 +476,19 @@ impl Shared {
     /// manager.
     fn run(self: &Arc<Self>, listener: &Listener, mut downlink: Downlink) {
         let CmService { cm, inbox, refusals } = &*self.manager;
-        let (mut delivery, mut taken) = (wire::Delivery::new(&self.adapter), Arrivals::default());
+        let (mut delivery, mut arrivals) = (wire::Delivery::new(&self.adapter), Arrivals::default());
         // The thread accepts no application before this time.
         let mut pause: Option<Duration> = None;
         let mut tends = Duration::ZERO;
         loop {
             delivery.turn(&mut downlink);
             delivery.undelivered.drain(..).for_each(|message| cm.undelivered(&message));
-            inbox.take(&mut taken);
-            while let Some(packet) = taken.packets.pop_front() {
+            inbox.take(&mut arrivals);
+            while let Some(packet) = arrivals.packets.pop_front() {
                 cm.receive(&packet);
-                taken.give_back(packet);
+                arrivals.give_back(packet);
             }
-            inbox.settle(&mut taken);
+            inbox.settle(&mut arrivals);
             pause = pause.filter(|end| monotonic() < *end);
             if self.fabric.reception.is_held() {
                 pause = Some(monotonic() + PAUSE);
@@ -589,8 +589,8 @@ impl Shared {
         Ok(())
     }
 
-    fn ask_all(&self, question: impl Fn() -> Question) {
+    fn send_all(&self, message: impl Fn() -> Message) {
         let clients = self.clients().all.clone();
-        clients.iter().for_each(|client| _ = client.inbox.ask(question()));
+        clients.iter().for_each(|client| _ = client.inbox.send(message()));
     }
 }

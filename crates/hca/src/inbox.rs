@@ -1,14 +1,14 @@
-//! Owns how threads talk: the inbox of a thread, and the questions and packets that other threads put into it. May import
+//! Owns how threads talk: the inbox of a thread, and the messages and packets that other threads put into it. May import
 //! `program` and what stands below it.
 
-pub(crate) mod handed;
-pub(crate) mod question;
+pub(crate) mod message;
+pub(crate) mod sync_delivery;
 
 use crate::base::budget::DeviceBudget;
 use crate::base::header::NetworkHeader;
 use crate::base::ids::Qpn;
-use crate::inbox::handed::{Handed, HandedAnswers, HandedBrief};
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
+use crate::inbox::sync_delivery::{SyncAnswers, SyncMessage, SyncPacket};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use sockets::Untrusted;
 use std::any::Any;
@@ -43,12 +43,12 @@ pub(crate) struct Packet {
     pub bytes: Vec<u8>,
 }
 
-/// A question to a thread.
+/// A message to a thread.
 ///
 /// The thread may stop forever, at a page of its application's memory that never arrives. To keep its queue short, a
-/// new question replaces older ones that it makes unnecessary.
-pub(crate) trait Ask: Sized {
-    /// Adds the question to the waiting ones. Returns the questions that this makes unnecessary. The caller drops them
+/// new message replaces older ones that it makes unnecessary.
+pub(crate) trait Enqueue: Sized {
+    /// Adds the message to the waiting ones. Returns the messages that this makes unnecessary. The caller drops them
     /// after it has released its locks: they may hold descriptors, and closing those can take long.
     #[must_use]
     fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self>;
@@ -110,34 +110,34 @@ pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
 
     /// Handles a packet that is in no inbox, and adds what answers it. False, with nothing done, if the thread itself
     /// works, or if something waits before it.
-    fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool;
+    fn handle_now(&self, delivered: &SyncPacket<'_>, answers: &mut SyncAnswers) -> bool;
 
     /// Has a queue pair do a brief message. False, with nothing done, if the thread itself works, if something waits
     /// before it, or if the message must come in a packet.
-    fn serve(&self, handed: &mut HandedBrief<'_>) -> bool;
+    fn serve(&self, delivered: &mut SyncMessage<'_>) -> bool;
 
     /// Its thread's.
     fn rank(&self) -> Rank;
 
     /// Has a thread of this rank begin to listen to its application's doorbells, by [`Self::listen`], until
-    /// [`Self::end_watch`]. False if another thread does that. Its own thread stops soon then if its rank is higher.
-    fn begin_watch(&self, by: Rank) -> bool;
+    /// [`Self::end_polling`]. False if another thread does that. Its own thread stops soon then if its rank is higher.
+    fn begin_polling(&self, by: Rank) -> bool;
 
     /// Handles what its application's doorbells announce. `None` if that is nothing; otherwise the inbox to which the
     /// last packet went ([`Inbox::id`]), or 0.
     fn listen(&self, now: Duration) -> Option<u64>;
 
     /// The inbox to which the last packet went.
-    fn spoken_to(&self) -> Option<Arc<Inbox<Question>>>;
+    fn spoken_to(&self) -> Option<Arc<Inbox<Message>>>;
 
     /// From now on the thread itself listens to its application.
-    fn end_watch(&self);
+    fn end_polling(&self);
 }
 
 #[derive(Debug)]
 struct Waiting<Q> {
     packets: VecDeque<Packet>,
-    questions: Vec<Q>,
+    messages: Vec<Q>,
     spares: Vec<Vec<u8>>,
     room: Room,
     /// Whether the thread reads its inbox.
@@ -146,15 +146,15 @@ struct Waiting<Q> {
 
 impl<Q> Waiting<Q> {
     /// Gives what waits for the buffers of earlier packets.
-    fn exchange(&mut self, taken: &mut Arrivals<Q>) {
-        std::mem::swap(&mut self.packets, &mut taken.packets);
-        std::mem::swap(&mut self.questions, &mut taken.questions);
+    fn exchange(&mut self, arrivals: &mut Arrivals<Q>) {
+        std::mem::swap(&mut self.packets, &mut arrivals.packets);
+        std::mem::swap(&mut self.messages, &mut arrivals.messages);
         let room = SPARES.saturating_sub(self.spares.len());
-        for spare in taken.used.drain(room.min(taken.used.len())..) {
-            taken.gone += spare.capacity();
+        for spare in arrivals.used.drain(room.min(arrivals.used.len())..) {
+            arrivals.gone += spare.capacity();
         }
-        self.spares.append(&mut taken.used);
-        self.room.release(std::mem::take(&mut taken.gone));
+        self.spares.append(&mut arrivals.used);
+        self.room.release(std::mem::take(&mut arrivals.gone));
     }
 }
 
@@ -162,7 +162,7 @@ impl<Q> Waiting<Q> {
 #[derive(Debug)]
 pub(crate) struct Arrivals<Q> {
     pub packets: VecDeque<Packet>,
-    pub questions: Vec<Q>,
+    pub messages: Vec<Q>,
     /// Buffers of handled packets.
     used: Vec<Vec<u8>>,
     /// Bytes of handled packets whose buffers are freed.
@@ -171,7 +171,7 @@ pub(crate) struct Arrivals<Q> {
 
 impl<Q> Default for Arrivals<Q> {
     fn default() -> Self {
-        Self { packets: VecDeque::new(), questions: Vec::new(), used: Vec::new(), gone: 0 }
+        Self { packets: VecDeque::new(), messages: Vec::new(), used: Vec::new(), gone: 0 }
     }
 }
 
@@ -186,7 +186,7 @@ impl<Q> Arrivals<Q> {
     }
 }
 
-/// The inbox of a thread. Other threads put packets and questions into it.
+/// The inbox of a thread. Other threads put packets and messages into it.
 ///
 /// No event descriptor is ever read: the kernel reports each signal once (edge-triggered). The application wakes the
 /// thread through a separate descriptor; whatever it does to that, no thread of the daemon blocks. What comes by a
@@ -207,13 +207,13 @@ pub(crate) struct Inbox<Q> {
     substitute: OnceLock<Weak<dyn Substitute>>,
 }
 
-impl<Q: Ask> Inbox<Q> {
+impl<Q: Enqueue> Inbox<Q> {
     /// A closed inbox, which accepts nothing yet.
     pub fn new(budget: Arc<DeviceBudget>) -> rustix::io::Result<Self> {
-        let (packets, questions, spares) = Default::default();
+        let (packets, messages, spares) = Default::default();
         let room = Room { held: 0, taken: 0, budget };
         let inbox = Self {
-            waiting: Mutex::new(Waiting { packets, questions, spares, room, is_open: false }),
+            waiting: Mutex::new(Waiting { packets, messages, spares, room, is_open: false }),
             any: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             woken: AtomicBool::new(false),
@@ -317,29 +317,28 @@ impl<Q: Ask> Inbox<Q> {
         true
     }
 
-    /// Closes the inbox, because the thread has ended. Packets and questions in it are lost.
+    /// Closes the inbox, because the thread has ended. Packets and messages in it are lost.
     pub fn close(&self) {
         let mut waiting = self.lock();
         waiting.is_open = false;
         let packets = std::mem::take(&mut waiting.packets);
-        let (questions, spares) =
-            (std::mem::take(&mut waiting.questions), std::mem::take(&mut waiting.spares));
+        let (messages, spares) = (std::mem::take(&mut waiting.messages), std::mem::take(&mut waiting.spares));
         let held = waiting.room.held as usize;
         waiting.room.release(held);
         let needless = waiting.room.taken;
         waiting.room.taken = 0;
         waiting.room.budget.give_back_packets(needless);
         drop(waiting);
-        drop((packets, questions, spares));
+        drop((packets, messages, spares));
     }
 
-    /// Puts a question into the inbox and wakes the thread. False if that has ended.
-    pub fn ask(&self, question: Q) -> bool {
+    /// Puts a message into the inbox and wakes the thread. False if that has ended.
+    pub fn send(&self, message: Q) -> bool {
         let mut waiting = self.lock();
         if !waiting.is_open {
             return false;
         }
-        let needless = question.add_to(&mut waiting.questions);
+        let needless = message.add_to(&mut waiting.messages);
         drop(waiting);
         drop(needless);
         self.announce();
@@ -383,33 +382,33 @@ impl<Q: Ask> Inbox<Q> {
     }
 
     /// Called by the thread: takes everything out of the inbox, and returns the buffers of earlier packets.
-    pub fn take(&self, taken: &mut Arrivals<Q>) {
+    pub fn take(&self, arrivals: &mut Arrivals<Q>) {
         if self.has_any() && self.any.swap(false, Ordering::Acquire) {
-            self.lock().exchange(taken);
+            self.lock().exchange(arrivals);
         }
     }
 
-    /// Called by a substitute: takes packets out of the inbox. False if there are questions, which only the thread itself
+    /// Called by a substitute: takes packets out of the inbox. False if there are messages, which only the thread itself
     /// answers; then everything stays.
-    pub fn take_packets(&self, taken: &mut Arrivals<Q>) -> bool {
+    pub fn take_packets(&self, arrivals: &mut Arrivals<Q>) -> bool {
         // Whoever puts something there says so afterwards.
         if !self.has_any() {
             return true;
         }
         let mut waiting = self.lock();
-        if !waiting.questions.is_empty() {
+        if !waiting.messages.is_empty() {
             return false;
         }
         if self.any.swap(false, Ordering::Acquire) {
-            waiting.exchange(taken);
+            waiting.exchange(arrivals);
         }
         true
     }
 
     /// Called by the idle thread: returns the room of handled packets.
-    pub fn settle(&self, taken: &mut Arrivals<Q>) {
-        if taken.gone > 0 {
-            self.lock().room.release(std::mem::take(&mut taken.gone));
+    pub fn settle(&self, arrivals: &mut Arrivals<Q>) {
+        if arrivals.gone > 0 {
+            self.lock().room.release(std::mem::take(&mut arrivals.gone));
         }
     }
 
@@ -450,11 +449,11 @@ mod tests {
     use crate::base::budget::HostBudget;
     use std::net::Ipv6Addr;
 
-    /// A question that nobody asks.
+    /// A message that nobody asks.
     #[derive(Debug)]
     enum Never {}
 
-    impl Ask for Never {
+    impl Enqueue for Never {
         fn add_to(self, _: &mut Vec<Self>) -> Vec<Self> {
             match self {}
         }
@@ -487,13 +486,13 @@ mod tests {
         assert!((100 << 20..=128 << 20).contains(&all), "{all}");
         assert!((60 << 20..=64 << 20).contains(&bytes[0]), "one has half of what is left: {}", bytes[0]);
         // What the thread took counts until it is returned.
-        let mut taken = Arrivals::default();
-        inboxes[0].take(&mut taken);
-        assert_eq!((taken.packets.len() * LEN, fill(&inboxes[0], LEN) / (1 << 20)), (bytes[0], 0));
-        while let Some(packet) = taken.packets.pop_front() {
-            taken.give_back(packet);
+        let mut arrivals = Arrivals::default();
+        inboxes[0].take(&mut arrivals);
+        assert_eq!((arrivals.packets.len() * LEN, fill(&inboxes[0], LEN) / (1 << 20)), (bytes[0], 0));
+        while let Some(packet) = arrivals.packets.pop_front() {
+            arrivals.give_back(packet);
         }
-        inboxes[0].settle(&mut taken);
+        inboxes[0].settle(&mut arrivals);
         assert!(fill(&inboxes[0], LEN) > 30 << 20);
         inboxes.iter().for_each(Inbox::close);
         assert!(budget.take_packets(0, 64 << 20), "all is given back");
@@ -509,11 +508,11 @@ mod tests {
             self.0
         }
 
-        fn handle_now(&self, _: &Handed<'_>, _: &mut HandedAnswers) -> bool {
+        fn handle_now(&self, _: &SyncPacket<'_>, _: &mut SyncAnswers) -> bool {
             unreachable!()
         }
 
-        fn serve(&self, _: &mut HandedBrief<'_>) -> bool {
+        fn serve(&self, _: &mut SyncMessage<'_>) -> bool {
             unreachable!()
         }
 
@@ -521,7 +520,7 @@ mod tests {
             unreachable!()
         }
 
-        fn begin_watch(&self, _: Rank) -> bool {
+        fn begin_polling(&self, _: Rank) -> bool {
             unreachable!()
         }
 
@@ -529,11 +528,11 @@ mod tests {
             unreachable!()
         }
 
-        fn spoken_to(&self) -> Option<Arc<Inbox<Question>>> {
+        fn spoken_to(&self) -> Option<Arc<Inbox<Message>>> {
             unreachable!()
         }
 
-        fn end_watch(&self) {
+        fn end_polling(&self) {
             unreachable!()
         }
     }

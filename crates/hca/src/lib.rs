@@ -2,7 +2,7 @@
 //!
 //! Owns: the sockets on which applications ask for protection domains, memory regions, completion queues and queue
 //! pairs; one thread for each application, which runs the transport (`rdma`) of its queue pairs and is the only one
-//! that touches its memory, unless that is of windows (`client/seat.rs`); the way of packets from one to another on this
+//! that touches its memory, unless that is of windows (`client/run.rs`); the way of packets from one to another on this
 //! host.
 //!
 //! Must not know: how packets travel between hosts, and what rules there are. It asks those by addresses ([`Rules`]).
@@ -23,7 +23,7 @@
 //! | `context` | an application's objects: completion queues, protection domains ..., queue pairs without transport |
 //! | `net` | the devices of the host, and the ways between them: addresses, paths, groups, frames |
 //! | `streams` | what carries events to programs, and streams of programs in virtual machines |
-//! | `inbox` | what threads tell each other: packets, and questions with their answers |
+//! | `inbox` | what threads tell each other: packets, and messages with their answers |
 //! | `program` | what is known of a program: who it is, its process, its description |
 //! | `memory` | a program's memory by its keys: regions, memory windows, atomic operations |
 //! | `window` | memory that the device shares with programs: windows, files, and whose pages are whose |
@@ -52,7 +52,7 @@ pub use cm::CmDescription;
 pub use device::{Answers, Device, DeviceError};
 pub use net::fabric::{Fabric, RoceFlow, Rules};
 pub use program::description::{ClientDescription, CqDescription, MrDescription, QpDescription};
-pub use program::holders::{Given, HolderDescription};
+pub use program::grants::{GrantedMemory, HolderDescription};
 pub use window::notes::{Notes, WindowNotes};
 pub use window::{Window, WindowDescription, WindowError, WindowUser};
 

@@ -2,5 +2,5 @@
 //! import `window`, `base`.
 
 pub(crate) mod description;
-pub(crate) mod holders;
+pub(crate) mod grants;
 pub(crate) mod who;

@@ -14,7 +14,7 @@ use crate::context::send_queue::LocalRequest;
 use crate::context::sharing::DirectTraffic;
 use crate::context::terms::operation;
 use crate::inbox::Packet;
-use crate::inbox::handed::{Handed, HandedBrief};
+use crate::inbox::sync_delivery::{SyncMessage, SyncPacket};
 use crate::streams::events::Event;
 use crate::transfer::carry::Callbacks;
 use crate::transfer::local::{Progress, is_local};
@@ -52,7 +52,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// Adds the counts of its transport and its bonds.
+    /// Adds the counts of its transport and its sessions.
     pub fn count_into(&self, counters: &mut Counters) {
         if let Transport::Connected(connected) = &self.transport {
             counters.add_connection(&connected.counts());
@@ -89,27 +89,27 @@ impl Qp {
     }
 
     /// Handles a packet that its peer hands over. False, with nothing done, if it does not come from the peer.
-    pub fn receive_handed(&mut self, handed: &Handed<'_>, context: &mut Context) -> bool {
+    pub fn receive_sync(&mut self, delivered: &SyncPacket<'_>, context: &mut Context) -> bool {
         let Transport::Connected(connected) = &mut self.transport else { return false };
         let is_peers =
-            self.endpoint.peer_qpn() == handed.from && self.endpoint.peer.sent(handed.header, true);
+            self.endpoint.peer_qpn() == delivered.from && self.endpoint.peer.sent(delivered.header, true);
         if !is_peers {
             return false;
         }
-        context.count_received(handed.packet.bytes(handed.packet.payload.len()));
+        context.count_received(delivered.packet.bytes(delivered.packet.payload.len()));
         let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
-        accept(connected, (handed.packet, handed.header), handed.now, &mut callbacks);
+        accept(connected, (delivered.packet, delivered.header), delivered.now, &mut callbacks);
         self.settle(context);
         true
     }
 
     /// Does a brief message that its peer hands over. False, with nothing done, if it must come in a packet.
-    pub fn serve(&mut self, handed: &mut HandedBrief<'_>, context: &mut Context) -> bool {
+    pub fn serve(&mut self, delivered: &mut SyncMessage<'_>, context: &mut Context) -> bool {
         let Transport::Connected(connected) = &mut self.transport else { return false };
         let is_peers =
-            self.endpoint.peer_qpn() == handed.from && self.endpoint.peer.sent(handed.header, true);
+            self.endpoint.peer_qpn() == delivered.from && self.endpoint.peer.sent(delivered.header, true);
         let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
-        if !is_peers || !connected.serve(handed.brief, handed.bytes, &mut callbacks) {
+        if !is_peers || !connected.serve(delivered.message, delivered.bytes, &mut callbacks) {
             return false;
         }
         callbacks.endpoint.establish(callbacks.context);
@@ -118,7 +118,7 @@ impl Qp {
             self.settle(context);
             return false;
         }
-        let (request, answer) = handed.brief.packets(handed.bytes.len());
+        let (request, answer) = delivered.message.packets(delivered.bytes.len());
         context.count_received(request);
         answer.into_iter().for_each(|bytes| context.count_sent(bytes));
         true

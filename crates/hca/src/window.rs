@@ -10,20 +10,20 @@
 
 mod challenge;
 pub(crate) mod host_process;
-pub(crate) mod kept;
-mod left;
 pub(crate) mod notes;
+mod orphaned;
 pub(crate) mod owners;
+pub(crate) mod page_bitmap;
 pub(crate) mod program_pages;
 pub(crate) mod queue_memory;
 pub(crate) mod ranges;
-pub(crate) mod taken;
+pub(crate) mod source;
 
 use crate::base::refusal_log::RefusalLog;
 use crate::window::notes::{ProgramNote, WindowNotes};
 use crate::window::owners::Owners;
+use crate::window::page_bitmap::PageBitmap;
 use crate::window::ranges::Ranges;
-use crate::window::taken::Taken;
 pub(crate) use challenge::Challenge;
 use mem::FaultWord;
 use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatfs, ftruncate};
@@ -92,13 +92,13 @@ pub(crate) struct Account {
     bytes: AtomicU64,
     pieces: AtomicU32,
     /// The device closes, not the program: what it has stays as it is.
-    is_left: AtomicBool,
+    is_orphaned: AtomicBool,
 }
 
 impl Account {
     /// From now on, pages that are given back stay as they are, and nobody gets them: the program may still use them.
     pub fn leave(&self) {
-        self.is_left.store(true, Ordering::Relaxed);
+        self.is_orphaned.store(true, Ordering::Relaxed);
     }
 
     /// The same, and its program has ended: nobody gets the pages before its peers of now have ended, too.
@@ -158,7 +158,7 @@ pub struct WindowDescription {
     /// Bytes that they have.
     pub used: u64,
     /// Bytes that programs of an earlier device may still have.
-    pub left: u64,
+    pub orphaned: u64,
     /// Who has them.
     pub programs: Vec<WindowUser>,
 }
@@ -168,7 +168,7 @@ pub struct WindowDescription {
 pub(crate) struct Mapping {
     memory: Arc<Memory>,
     /// What is noted of its pages, if there is room for that.
-    taken: Option<Taken>,
+    bitmap: Option<PageBitmap>,
     /// Set when memory of the window went away.
     pub fault: Arc<FaultWord>,
 }
@@ -238,8 +238,8 @@ impl Window {
         let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
         let mapping =
             Arc::new(map(&file, len, &WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() })?);
-        let state = left::state(&file, (len, is_huge), &mapping, notes.as_ref())?;
-        mapping.taken.iter().for_each(|taken| taken.note_all(&state.free));
+        let state = orphaned::state(&file, (len, is_huge), &mapping, notes.as_ref())?;
+        mapping.bitmap.iter().for_each(|bitmap| bitmap.note_all(&state.free));
         let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
         let (name, challenges, faults) = (name.to_owned(), Mutex::default(), RefusalLog::default());
         Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, notes, challenges, faults }))
@@ -281,7 +281,7 @@ impl Window {
             uuid: self.uuid,
             len: self.len - FIRST,
             used: state.used.values().sum(),
-            left: state.owners.left(None),
+            orphaned: state.owners.orphaned_bytes(None),
             programs,
         }
     }
@@ -306,7 +306,7 @@ impl Window {
             let new = mapping.clone();
             drop(mapping);
             // What was noted went away as well.
-            new.taken.iter().for_each(|taken| taken.note_all(&lock(&self.state).free));
+            new.bitmap.iter().for_each(|bitmap| bitmap.note_all(&lock(&self.state).free));
             return Ok(new);
         }
         Ok(mapping.clone())
@@ -346,7 +346,7 @@ impl Window {
         program: Option<String>,
     ) -> Result<Arc<Account>, NoPages> {
         let (guest, pid) = (note.guest.clone(), if note.is_remote { note.pid } else { note.process.pid });
-        let (bytes, pieces, is_left) = Default::default();
+        let (bytes, pieces, is_orphaned) = Default::default();
         let mut state = lock(&self.state);
         state.accounts.retain(|account| account.strong_count() > 0);
         let number = state.owners.enlist(note).ok_or(NoPages::Programs)?;
@@ -355,7 +355,7 @@ impl Window {
             return Err(NoPages::Notes(errno));
         }
         let window = Arc::downgrade(self);
-        let account = Arc::new(Account { window, number, guest, pid, program, bytes, pieces, is_left });
+        let account = Arc::new(Account { window, number, guest, pid, program, bytes, pieces, is_orphaned });
         state.accounts.push(Arc::downgrade(&account));
         Ok(account)
     }
@@ -389,7 +389,7 @@ impl Window {
             let mut state = lock(&self.state);
             // What its programs left is its own as well: else it could leave all of them, one program after the other.
             let has = state.used.get(&account.guest).copied().unwrap_or(0)
-                + state.owners.left(Some(&account.guest));
+                + state.owners.orphaned_bytes(Some(&account.guest));
             let left = state.free.bytes().checked_sub(len).ok_or(exhausted)?;
             if self.kind == WindowKind::Common && has + len > left {
                 return Err(exhausted);
@@ -408,8 +408,17 @@ impl Window {
         account.pieces.fetch_add(pieces.len() as u32, Ordering::Relaxed);
         let pages = |(offset, len)| {
             let (window, mapping, account) = (self.clone(), mapping.clone(), account.clone());
-            let [is_left, is_abandoned, is_given_back] = [const { AtomicBool::new(false) }; 3];
-            Arc::new(Pages { window, mapping, account, offset, len, is_left, is_abandoned, is_given_back })
+            let [is_orphaned, is_abandoned, is_given_back] = [const { AtomicBool::new(false) }; 3];
+            Arc::new(Pages {
+                window,
+                mapping,
+                account,
+                offset,
+                len,
+                is_orphaned,
+                is_abandoned,
+                is_given_back,
+            })
         };
         let pages: Vec<_> = pieces.into_iter().map(pages).collect();
         let is_there = |pages: &Arc<Pages>| mapping.memory.populate(pages.offset, pages.len).is_ok();
@@ -457,17 +466,17 @@ fn map(file: &OwnedFd, len: u64, header: &WindowHeader) -> Result<Mapping, Memor
     let memory = Memory::open_window(file, DATA, len)?.guarded(&fault)?;
     memory.populate(0, FIRST)?;
     let _ = memory.write(0, &header.to_bytes());
-    let taken = match header.kind {
-        WindowKind::Own => Taken::open(file, len, &fault)?,
+    let bitmap = match header.kind {
+        WindowKind::Own => PageBitmap::open(file, len, &fault)?,
         WindowKind::Common => None,
     };
-    Ok(Mapping { memory: Arc::new(memory), taken, fault })
+    Ok(Mapping { memory: Arc::new(memory), bitmap, fault })
 }
 
 impl Mapping {
     /// Notes that pages are taken, or free. The window's state is locked.
     fn note(&self, start: u64, len: u64, is_taken: bool) {
-        self.taken.iter().for_each(|taken| taken.note(start, len, is_taken));
+        self.bitmap.iter().for_each(|bitmap| bitmap.note(start, len, is_taken));
     }
 }
 
@@ -480,7 +489,7 @@ pub(crate) struct Pages {
     offset: u64,
     len: u64,
     /// Somebody may go on using them, whatever the program says.
-    is_left: AtomicBool,
+    is_orphaned: AtomicBool,
     /// As of their account: the program may go on using them, until it gives them back.
     is_abandoned: AtomicBool,
     is_given_back: AtomicBool,
@@ -503,7 +512,7 @@ impl Pages {
 
     /// When they are given back, they stay as they are, and nobody gets them.
     pub fn leave(&self) {
-        self.is_left.store(true, Ordering::Relaxed);
+        self.is_orphaned.store(true, Ordering::Relaxed);
     }
 
     /// The same, unless the program gives them back itself.
@@ -530,9 +539,9 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let is_abandoned = *self.is_abandoned.get_mut() || self.account.is_left.load(Ordering::Relaxed);
-        let is_left = *self.is_left.get_mut() || is_abandoned && !*self.is_given_back.get_mut();
-        if !is_left {
+        let is_abandoned = *self.is_abandoned.get_mut() || self.account.is_orphaned.load(Ordering::Relaxed);
+        let is_orphaned = *self.is_orphaned.get_mut() || is_abandoned && !*self.is_given_back.get_mut();
+        if !is_orphaned {
             self.window.clear(self.offset, self.len);
         }
         self.account.bytes.fetch_sub(self.len, Ordering::Relaxed);
@@ -544,7 +553,7 @@ impl Drop for Pages {
                 state.used.remove(&self.account.guest);
             }
         }
-        if is_left {
+        if is_orphaned {
             state.owners.leave(self.account.number, self.offset, self.len);
         } else {
             self.window.put_back(&mut state, self.offset, self.len);

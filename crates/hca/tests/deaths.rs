@@ -10,8 +10,8 @@ use std::sync::Arc;
 use uverbs::completion::{bytes, opcode};
 use uverbs::qp::{access, mask};
 use uverbs::{
-    Arm, Bond, Completion, CompletionSink, Hold, Memory, QpAttributes, QpState, QpType, Refusal, Reply,
-    Request, WorkRequest, WorkSource,
+    Arm, Completion, CompletionSink, DirectSession, Hold, Memory, QpAttributes, QpState, QpType, Refusal,
+    Reply, Request, WorkRequest, WorkSource,
 };
 
 const FLUSHED: u8 = 5;
@@ -21,7 +21,7 @@ const BIND: u8 = 8;
 /// A sender that behaves like the library, up to the point where the test ends it.
 struct Sender {
     app: App,
-    bond: Bond,
+    session: DirectSession,
     sink: CompletionSink,
     source: WorkSource,
     /// The memory of the receiver's completion queue.
@@ -48,12 +48,12 @@ fn sender(host: &Host, b: &mut App, cb: &Cq, first: u64) -> (Sender, Qp) {
     (first..first + 3).for_each(|id| b.post_receive(&mut qb, id, &[]));
     let (reply, mut files) = a.ask(&Request::Direct { qpn: qa.qpn }).unwrap();
     let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
-    let bond = Bond::new(Memory::open(&files[0], Bond::BYTES).unwrap());
+    let session = DirectSession::new(Memory::open(&files[0], DirectSession::BYTES).unwrap());
     let memory = Arc::new(Memory::open(&files[1], peer.memory as usize).unwrap());
     let source = WorkSource::new(memory, peer.receive).unwrap();
     let cq = files.remove(2);
     let sink = CompletionSink::new(Memory::open(&cq, bytes(peer.entries)).unwrap(), peer.entries);
-    (Sender { app: a, bond, sink, source, cq }, qb)
+    (Sender { app: a, session, sink, source, cq }, qb)
 }
 
 /// A receiver that posted three receives for each sender, numbered from 10 and from 20.
@@ -72,13 +72,13 @@ fn receiver() -> Receiver {
 impl Sender {
     /// Takes a receive.
     fn take(&mut self) -> u64 {
-        let note = |number, id| self.bond.hold(number, id);
+        let note = |number, id| self.session.hold(number, id);
         self.source.take_known(&mut Vec::new(), note).unwrap().unwrap().1.id
     }
 
     /// Reserves a place in the receiver's completion queue, and stores nothing there.
     fn reserve(&self, place: u32) {
-        self.bond.note_place(Hold::Tries(place));
+        self.session.note_place(Hold::Tries(place));
         rustix::io::pwrite(&self.cq, &(place + 1).to_ne_bytes(), 128).unwrap();
     }
 
@@ -138,7 +138,7 @@ fn a_place_that_a_killed_sender_reserved_is_filled() {
     let mut b = receiver();
     let (mut a, c) = (b.senders.remove(0), b.senders.remove(0));
     b.cq.queue.arm(Arm::Any);
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     assert_eq!(a.take(), 10);
     a.reserve(0);
     // It holds back what comes after it; once it is announced, that is not announced again.
@@ -155,7 +155,7 @@ fn a_place_that_a_killed_sender_reserved_is_filled() {
 fn a_place_without_a_receive_is_seen_by_nobody() {
     let mut b = receiver();
     let (a, c) = (b.senders.remove(0), b.senders.remove(0));
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     a.reserve(0);
     let _ = c.sink.push(&Completion { id: 7, ..c.arrived(&b.qps[1]) }, false);
     a.die();
@@ -168,16 +168,16 @@ fn a_place_that_another_may_have_is_left_to_it() {
     let (mut a, mut c) = (b.senders.remove(0), b.senders.remove(0));
     let (qa, qc) = (b.qps[0].qpn, b.qps[1].qpn);
     // Both try to get it; the other one has it.
-    assert!(a.bond.enter() && c.bond.enter());
+    assert!(a.session.enter() && c.session.enter());
     assert_eq!((a.take(), c.take()), (10, 20));
-    a.bond.note_place(Hold::Tries(0));
+    a.session.note_place(Hold::Tries(0));
     c.reserve(0);
     a.die();
     // The device knows by now, and fills nothing.
     until(|| b.device.describe()[0].qps.iter().any(|qp| qp.qpn == qa && qp.direct.0 == 0));
     assert!(b.cq.queue.poll().is_none());
     let _ = c.sink.fill(0, &Completion { id: 20, ..c.arrived(&b.qps[1]) }, false);
-    c.bond.leave();
+    c.session.leave();
     assert_eq!([b.next(), b.next()], [(20, 0, qc), (10, FLUSHED, qa)]);
 }
 
@@ -186,11 +186,11 @@ fn what_a_killed_sender_did_all_of_is_done_once() {
     let mut b = receiver();
     let mut a = b.senders.remove(0);
     b.cq.queue.arm(Arm::Any);
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     let id = a.take();
     let arrived = Completion { id, ..a.arrived(&b.qps[0]) };
     // It should have announced it.
-    assert_eq!(a.sink.push_noting(&arrived, false, |place| a.bond.note_place(place)), Ok(true));
+    assert_eq!(a.sink.push_noting(&arrived, false, |place| a.session.note_place(place)), Ok(true));
     a.die();
     wait_readable(&b.channel);
     assert_eq!(b.next(), (10, 0, b.qps[0].qpn));
@@ -204,7 +204,7 @@ fn what_a_killed_sender_did_all_of_is_done_once() {
 fn a_receive_that_a_killed_sender_took_is_flushed() {
     let mut b = receiver();
     let mut a = b.senders.remove(0);
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     assert_eq!(a.take(), 10);
     a.die();
     assert_eq!(b.next(), (10, FLUSHED, b.qps[0].qpn));
@@ -219,13 +219,13 @@ fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     let memory = vec![0; 4096];
     let [first, second] = [(); 2].map(|()| b.app.register(&memory, 15));
     let (a, c) = (b.senders.remove(0), b.senders.remove(0));
-    assert!(a.bond.enter() && c.bond.enter());
+    assert!(a.session.enter() && c.session.enter());
     b.app.connection.send(&Request::DeregMr { mr: first }, &[]).unwrap();
-    a.bond.leave();
+    a.session.leave();
     assert!(!b.is_answered());
-    // It continues with something else, and sees that the bond is closed.
-    c.bond.leave();
-    assert!(c.bond.enter());
+    // It continues with something else, and sees that the session is closed.
+    c.session.leave();
+    assert!(c.session.enter());
     b.answer();
     b.app.connection.send(&Request::DeregMr { mr: second }, &[]).unwrap();
     assert!(!b.is_answered());
@@ -237,16 +237,16 @@ fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
 fn a_queue_pair_is_reset_once_nobody_is_at_work_with_it() {
     let mut b = receiver();
     let mut a = b.senders.remove(0);
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     let id = a.take();
     let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
     let qpn = b.qps[0].qpn;
     b.app.connection.send(&Request::ModifyQp { qpn, mask: mask::STATE, attributes }, &[]).unwrap();
-    assert!(!b.is_answered() && a.bond.is_closed() && b.cq.queue.poll().is_none());
+    assert!(!b.is_answered() && a.session.is_closed() && b.cq.queue.poll().is_none());
     // What it had begun comes before what is flushed.
     let arrived = Completion { id, ..a.arrived(&b.qps[0]) };
-    a.sink.push_noting(&arrived, false, |place| a.bond.note_place(place)).unwrap();
-    a.bond.leave();
+    a.sink.push_noting(&arrived, false, |place| a.session.note_place(place)).unwrap();
+    a.session.leave();
     b.answer();
     assert_eq!([b.next(), b.next()], [(10, 0, qpn), (11, FLUSHED, qpn)]);
 }
@@ -258,7 +258,7 @@ fn a_key_is_taken_away_once_those_who_could_use_it_are_done() {
     let (a, c) = (b.senders.remove(0), b.senders.remove(0));
     let key = b.bind(&memory, 2, 0);
     // The peer of the other queue pair can't use the key, and stops.
-    assert!(c.bond.enter());
+    assert!(c.session.enter());
     b.invalidate(key, 0);
     assert_eq!(b.next(), (LOCAL_INV.into(), 0, b.qps[0].qpn));
     // Nor can it use keys of another protection domain.
@@ -269,11 +269,11 @@ fn a_key_is_taken_away_once_those_who_could_use_it_are_done() {
     b.app.pd = own;
     // The device waits for the peer of this queue pair.
     let key = b.bind(&memory, 2, 0);
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     b.invalidate(key, 0);
     b.app.ask(&Request::QueryPort).unwrap();
     assert!(b.cq.queue.poll().is_none());
-    a.bond.leave();
+    a.session.leave();
     assert_eq!(b.next(), (LOCAL_INV.into(), 0, b.qps[0].qpn));
 }
 
@@ -283,7 +283,7 @@ fn a_key_that_others_are_at_work_with_is_not_taken_away_by_an_error() {
     let memory = vec![0; 4096];
     let a = b.senders.remove(0);
     let key = b.bind(&memory, 2, 0);
-    assert!(a.bond.enter());
+    assert!(a.session.enter());
     b.invalidate(key, 1);
     let (qpn, attributes) =
         (b.qps[1].qpn, QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() });
@@ -293,7 +293,7 @@ fn a_key_that_others_are_at_work_with_is_not_taken_away_by_an_error() {
     assert_eq!(receives, [20, 21, 22].map(|id| (id, FLUSHED, qpn)));
     b.app.ask(&Request::QueryPort).unwrap();
     assert!(b.cq.queue.poll().is_none());
-    a.bond.leave();
+    a.session.leave();
     let done = [b.next(), b.next()];
     assert_eq!(done, [(LOCAL_INV.into(), 0, qpn), (BIND.into(), FLUSHED, qpn)]);
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use uverbs::completion::Arm;
 use uverbs::qp::access;
 use uverbs::{
-    Backing, Bond, Claim, DirectPeer, Endpoint, Extent, Given, Opening, QpType, Refusal, Reply, Request,
-    Uuid, VERSION, Welcome, WindowKind, WorkRequest, work::opcode,
+    Backing, Claim, DirectPeer, DirectSession, Endpoint, Extent, Given, Opening, QpType, Refusal, Reply,
+    Request, Uuid, VERSION, Welcome, WindowKind, WorkRequest, work::opcode,
 };
 
 fn asked(opcode: u8, id: u64) -> WorkRequest {
@@ -103,7 +103,7 @@ fn a_machine_that_is_halted_has_no_programs() {
     let held = used(&guest);
     assert_eq!((guest.device.halt(), guest.device.halt()), (Ok(1), Ok(0)));
     let of = guest.own.window.describe();
-    assert_eq!((of.used, of.left, guest.device.describe().len()), (0, held, 0));
+    assert_eq!((of.used, of.orphaned, guest.device.describe().len()), (0, held, 0));
     let _ = app.connection.send(&Request::AllocPages { len: 4096 }, &[]);
     assert!(app.connection.receive::<Result<Reply, Refusal>>().is_err());
     let refused = |claim| {
@@ -162,7 +162,7 @@ fn programs_sleep_until_an_event_comes_by_their_stream() {
     let host = Host::new();
     let guests = [host.guest(1, None), host.guest(2, None)];
     let [mut a, mut b] = guests.each_ref().map(|guest| App::join(&guest.endpoint).unwrap());
-    let (reply, given) = b.ask_all(&Request::CreateChannel).unwrap();
+    let (reply, given) = b.send_all(&Request::CreateChannel).unwrap();
     let (Reply::Handle(channel), [Given::Stream(_)]) = (reply, &given[..]) else { panic!("{given:?}") };
     let events = b.dial.socket(given.into_iter().next().unwrap()).unwrap();
     let (mut ca, mut cb) = (a.cq(64, None), b.cq(64, Some(channel)));
@@ -189,7 +189,7 @@ fn programs_sleep_until_an_event_comes_by_their_stream() {
 
 /// What comes with an answer to [`Request::Direct`].
 fn direct(app: &mut App, qpn: u32) -> (DirectPeer, Vec<Given>) {
-    let (reply, given) = app.ask_all(&Request::Direct { qpn }).unwrap();
+    let (reply, given) = app.send_all(&Request::Direct { qpn }).unwrap();
     let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
     (peer, given)
 }
@@ -207,7 +207,7 @@ fn who_has_a_window_in_common_shares_memory_whatever_it_is() {
     let mut apps = [a, b, c];
     for (from, to) in [(0, 1), (0, 2), (2, 0), (2, 2)] {
         let [gid_of, gid_to] = [from, to].map(|at| gid(TRUSTING + at as u8));
-        let (reply, _) = apps[to].ask_all(&Request::CreateChannel).unwrap();
+        let (reply, _) = apps[to].send_all(&Request::CreateChannel).unwrap();
         let Reply::Handle(channel) = reply else { panic!("{reply:?}") };
         let cqs = [apps[from].cq(64, None), apps[to].cq(64, Some(channel))];
         let qps = [apps[from].qp(QpType::Rc, &cqs[0], None), apps[to].qp(QpType::Rc, &cqs[1], None)];
@@ -225,15 +225,16 @@ fn who_has_a_window_in_common_shares_memory_whatever_it_is() {
                 Given::Stream(_) => panic!("{given:?}"),
             }
         }
-        // The bond works from this end, and the peer's region is found.
+        // The session works from this end, and the peer's region is found.
         let mut given = given.into_iter();
-        let bond = Bond::new(apps[from].windows.map(given.next().unwrap(), Bond::BYTES).unwrap());
-        assert!(bond.enter());
-        bond.leave();
+        let session =
+            DirectSession::new(apps[from].windows.map(given.next().unwrap(), DirectSession::BYTES).unwrap());
+        assert!(session.enter());
+        session.leave();
         let buffer = apps[to].buffer_of(&[4096, 8192], access::ALL);
         buffer.write(4090, b"across the bound");
         let (reply, given) =
-            apps[from].ask_all(&Request::Pages { qpn: qps[0].qpn, rkey: buffer.key }).unwrap();
+            apps[from].send_all(&Request::Pages { qpn: qps[0].qpn, rkey: buffer.key }).unwrap();
         let Reply::Pages { address, len, file } = reply else { panic!("{reply:?}") };
         assert_eq!((address, len, file >> 63), (buffer.address, 12288, 1));
         let memory = apps[from].windows.map_all(given, len as usize).unwrap();
@@ -266,25 +267,27 @@ fn nobody_gets_memory_in_which_a_peer_is_still_at_work() {
         b.connect(&qb, QpType::Rc, gid(TRUSTING), qa.qpn);
         let buffer = b.buffer(4096, access::ALL);
         let given = direct(&mut a, qa.qpn).1;
-        let bond = Bond::new(a.windows.map(given.into_iter().next().unwrap(), Bond::BYTES).unwrap());
-        // The peer keeps the page of the bond, in which it looks.
+        let session = DirectSession::new(
+            a.windows.map(given.into_iter().next().unwrap(), DirectSession::BYTES).unwrap(),
+        );
+        // The peer keeps the page of the session, in which it looks.
         let is_kept = || {
             let guest = format!("vm{}", TRUSTING + 1);
             common.window.describe().programs.iter().any(|it| it.guest == guest && it.bytes > 4096)
         };
-        assert!(bond.enter());
+        assert!(session.enter());
         drop(b);
-        until(|| bond.is_closed());
+        until(|| session.is_closed());
         buffer.write(0, b"late");
         assert_eq!((buffer.read(0, 4), is_kept()), (b"late".into(), true));
         match ends {
-            "the peer leaves" => bond.leave(),
+            "the peer leaves" => session.leave(),
             "the peer dies" => drop(a),
             _ => {
                 // The program's thread ends nevertheless, and nobody gets the pages.
                 until(|| !is_kept());
                 assert_eq!(buffer.read(0, 4), b"late");
-                assert!(common.window.describe().left >= 4096);
+                assert!(common.window.describe().orphaned >= 4096);
                 continue;
             }
         }
@@ -308,8 +311,9 @@ fn pages_are_not_free_while_the_end_of_their_region_waits() {
     let buffer = b.buffer(4096, access::ALL);
     let Backing::Window(part) = buffer.extents[0].backing else { panic!() };
     let given = direct(&mut a, qa.qpn).1;
-    let bond = Bond::new(a.windows.map(given.into_iter().next().unwrap(), Bond::BYTES).unwrap());
-    assert!(bond.enter());
+    let session =
+        DirectSession::new(a.windows.map(given.into_iter().next().unwrap(), DirectSession::BYTES).unwrap());
+    assert!(session.enter());
     b.connection.send(&Request::DeregMr { mr: buffer.key }, &[]).unwrap();
     until(|| guests[1].device.describe().iter().all(|client| client.mrs.is_empty()));
     other.ask(&Request::FreePages { part }).unwrap();
@@ -317,7 +321,7 @@ fn pages_are_not_free_while_the_end_of_their_region_waits() {
     let rest: Vec<_> = std::iter::from_fn(|| other.pages(4096).ok()).flatten().collect();
     assert!(!rest.is_empty() && rest.iter().all(|given| part_of(given) != part));
     assert_eq!(buffer.read(0, 4), b"late");
-    bond.leave();
+    session.leave();
     b.connection.receive::<Result<Reply, Refusal>>().unwrap().0.unwrap();
     until(|| buffer.read(0, 4) == [0; 4]);
 }
@@ -435,14 +439,14 @@ fn a_closing_device_leaves_pages_to_programs_until_they_give_them_back() {
     drop(guest);
     until(|| own.window.describe().used == 0);
     assert_eq!(buffer.read(0, 7), b"my heap");
-    let left = own.window.describe().left;
+    let left = own.window.describe().orphaned;
     assert!(left > 8192);
     // It connects to the next device.
     let guest = host.guest_with(1, own.clone(), None);
     let mut again = App::join(&guest.endpoint).unwrap();
     let Extent { backing: Backing::Window(part), .. } = buffer.extents[0] else { panic!() };
     again.ask(&Request::FreePages { part }).unwrap();
-    assert_eq!((buffer.read(0, 7), own.window.describe().left), (vec![0; 7], left - 8192));
+    assert_eq!((buffer.read(0, 7), own.window.describe().orphaned), (vec![0; 7], left - 8192));
     drop(a);
 }
 
@@ -466,7 +470,7 @@ fn a_window_that_goes_takes_its_programs_along_and_nobody_else() {
     let new = TestWindow::new(WindowKind::Own, 2);
     guests[1].device.set_windows(Some(new.window.clone()), None).unwrap();
     until(|| rustix::io::read(&b.events, &mut [0; 8]) == Ok(0));
-    until(|| guests[1].own.window.describe().left > 0);
+    until(|| guests[1].own.window.describe().orphaned > 0);
 }
 
 /// A container gets a descriptor of the common window's file, by which the kernel lets it cut the file.

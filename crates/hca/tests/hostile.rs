@@ -6,7 +6,7 @@ use crate::common;
 use common::{
     App, Host, PATIENCE, SIGNALED, TRUSTING, described, gid, next, open, segment, spec, two, until, vector,
 };
-use hca::{Device, Given};
+use hca::{Device, GrantedMemory};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
@@ -425,12 +425,12 @@ fn trust_that_is_taken_away_ends_what_was_shared() {
         holders.map(|it| (it.guest, it.given, it.is_trusted)).collect::<Vec<_>>()
     };
     let guest = format!("vm{TRUSTING}");
-    assert_eq!(given(&devices), [(guest.clone(), Given::Queues, true)]);
+    assert_eq!(given(&devices), [(guest.clone(), GrantedMemory::Queues, true)]);
     // All of its memory is given only to those who ask for that.
     let (reply, files) = a.ask(&Request::Memory { qpn: qa }).unwrap();
     let pid = std::process::id() as i32;
     assert_eq!((reply, files.len()), (Reply::Memory { pid, token: 0 }, 1));
-    assert_eq!(given(&devices), [(guest.clone(), Given::Everything, true)]);
+    assert_eq!(given(&devices), [(guest.clone(), GrantedMemory::Everything, true)]);
     // A change that does not affect it leaves the connection.
     devices[1].update(hca::DeviceSpec {
         addresses: vec![IpAddr::from([10, 1, 1, TRUSTING + 1])],
@@ -446,7 +446,7 @@ fn trust_that_is_taken_away_ends_what_was_shared() {
     let qps: Vec<_> = devices.iter().map(|device| described(device)[0].qps[0].clone()).collect();
     assert!(qps.iter().all(|qp| qp.error.unwrap().contains("trust")), "{qps:?}");
     assert_eq!(errno(a.ask(&Request::Memory { qpn: qa })), Errno::PERM);
-    assert_eq!(given(&devices), [(guest, Given::Everything, false)], "it has it still");
+    assert_eq!(given(&devices), [(guest, GrantedMemory::Everything, false)], "it has it still");
 }
 
 #[test]

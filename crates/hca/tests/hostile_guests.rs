@@ -238,7 +238,7 @@ fn tickets_are_for_the_machine_that_got_them_and_for_once() {
     let guests = [host.guest(1, None), host.guest(2, None)];
     let mut app = App::join(&guests[0].endpoint).unwrap();
     let mut ticket = || {
-        let (_, given) = app.ask_all(&Request::CreateChannel).unwrap();
+        let (_, given) = app.send_all(&Request::CreateChannel).unwrap();
         let [Given::Stream(ticket)] = given[..] else { panic!("{given:?}") };
         ticket
     };

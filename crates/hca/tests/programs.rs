@@ -9,7 +9,7 @@ use common::{App, Host, SIGNALED, TRUSTING, gid, next, until};
 use rustix::io::Errno;
 use uverbs::qp::access;
 use uverbs::{
-    Backing, Bond, Endpoint, Extent, Part, QpType, Refusal, Reply, Request, WindowKind, WorkRequest,
+    Backing, DirectSession, Endpoint, Extent, Part, QpType, Refusal, Reply, Request, WindowKind, WorkRequest,
     work::opcode,
 };
 
@@ -156,18 +156,19 @@ fn nobody_gets_pages_of_another_connection_in_which_a_peer_is_at_work() {
     let buffer = other.buffer(4096, access::ALL);
     let Backing::Window(part) = buffer.extents[0].backing else { panic!() };
     b.register_at((buffer.address, 4096), &buffer.extents, access::ALL).unwrap();
-    let (reply, given) = a.ask_all(&Request::Direct { qpn: qa.qpn }).unwrap();
+    let (reply, given) = a.send_all(&Request::Direct { qpn: qa.qpn }).unwrap();
     assert!(matches!(reply, Reply::Direct(_)));
-    let bond = Bond::new(a.windows.map(given.into_iter().next().unwrap(), Bond::BYTES).unwrap());
-    assert!(bond.enter());
+    let session =
+        DirectSession::new(a.windows.map(given.into_iter().next().unwrap(), DirectSession::BYTES).unwrap());
+    assert!(session.enter());
     drop(b);
-    until(|| bond.is_closed());
+    until(|| session.is_closed());
     free(&mut other, part).unwrap();
     drop(other);
     buffer.write(0, b"late");
     until(|| guests[1].device.describe().is_empty());
     assert_eq!(buffer.read(0, 4), b"late");
-    assert!(common.window.describe().left >= 4096);
+    assert!(common.window.describe().orphaned >= 4096);
 }
 
 /// Two connections of a program, each to a guest's device; and what the first of them has of the common window.
@@ -186,9 +187,9 @@ fn pages_of_a_device_that_went_are_free_when_they_are_given_back() {
     let part = pages(&mut a, 4096);
     let [first, _second] = guests;
     drop(first);
-    until(|| common.window.describe().left == own);
+    until(|| common.window.describe().orphaned == own);
     free(&mut b, part).unwrap();
-    assert_eq!(common.window.describe().left, own);
+    assert_eq!(common.window.describe().orphaned, own);
 }
 
 #[test]
@@ -199,10 +200,10 @@ fn what_a_program_gets_after_a_device_went_is_free_when_it_ends() {
     let ([_a, mut b], own) = two_connections(&guests, &common);
     let [first, second] = guests;
     drop(first);
-    until(|| common.window.describe().left == own);
+    until(|| common.window.describe().orphaned == own);
     pages(&mut b, 8192);
     drop(b);
     until(|| second.device.describe().is_empty());
     until(|| common.window.describe().used <= own);
-    assert_eq!(common.window.describe().left, own);
+    assert_eq!(common.window.describe().orphaned, own);
 }

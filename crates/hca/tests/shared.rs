@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use uverbs::qp::mask;
 use uverbs::{
-    Backing, Bond, DirectPeer, Extent, Lent, Memory, QpAttributes, QpState, QpType, Refusal, Reply, Request,
-    SharedSource, WorkRequest,
+    Backing, DirectPeer, DirectSession, Extent, Lent, Memory, QpAttributes, QpState, QpType, Refusal, Reply,
+    Request, SharedSource, WorkRequest,
 };
 
 const FLUSHED: u8 = 5;
@@ -26,7 +26,7 @@ struct Shared {
     qb: Qp,
     a: App,
     qa: Qp,
-    bond: Bond,
+    session: DirectSession,
     peer: DirectPeer,
     source: SharedSource,
     _devices: [hca::Device; 2],
@@ -49,26 +49,26 @@ fn shared() -> Shared {
     let (reply, files) = a.ask(&Request::Direct { qpn: qa.qpn }).unwrap();
     let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
     assert!(peer.takes_shared && !peer.has_channel);
-    let bond = Bond::new(Memory::open(&files[0], Bond::BYTES).unwrap());
+    let session = DirectSession::new(Memory::open(&files[0], DirectSession::BYTES).unwrap());
     let memory = Memory::open(files.last().unwrap(), peer.receive.end()).unwrap();
     let source = SharedSource::new(Arc::new(memory), peer.receive, peer.taker).unwrap();
-    Shared { b, cb, srq, qb, a, qa, bond, peer, source, _devices: devices, _host: host }
+    Shared { b, cb, srq, qb, a, qa, session, peer, source, _devices: devices, _host: host }
 }
 
 #[test]
 fn a_receive_that_a_killed_sender_claimed_is_flushed() {
     let mut shared = shared();
-    assert!(shared.bond.enter());
+    assert!(shared.session.enter());
     let (number, id) = shared.source.peek(&mut Vec::new()).unwrap().unwrap();
     assert!(shared.source.claim(number));
-    shared.bond.hold(number, id);
+    shared.session.hold(number, id);
     drop(shared.a);
     let attributes = QpAttributes { qp_state: QpState::Error as u32, ..QpAttributes::default() };
     shared.b.modify(shared.qb.qpn, mask::STATE, attributes).unwrap();
     let flushed = next(&mut shared.cb);
     assert_eq!((flushed.id, flushed.status, flushed.qpn), (5, FLUSHED, shared.qb.qpn));
     assert_eq!(shared.b.event().kind, LAST_WQE_REACHED);
-    assert!(shared.bond.is_gone());
+    assert!(shared.session.is_gone());
     assert!(shared.cb.queue.poll().is_none());
     // The others are still there.
     assert_eq!(shared.source.take(&mut Vec::new()), Ok(Some(6)));

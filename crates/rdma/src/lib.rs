@@ -9,10 +9,9 @@
 //! A message's way: `QueuePair::post_send` queues a work request, and `poll` makes packets of it (`requester`). The
 //! peer's `receive` executes the request and queues the answers (`responder`), and the peer's `poll` sends them. Our
 //! `receive` handles the answers and completes the request. Between queue pairs of one host, a short message may go
-//! without packets, through `pass` and the peer's `serve` ([`Brief`]).
+//! without packets, through `pass` and the peer's `serve` ([`ShortMessage`]).
 #![deny(unsafe_code)]
 
-mod brief;
 pub mod cm;
 mod counts;
 mod datagram;
@@ -20,13 +19,14 @@ mod psn;
 mod queue_pair;
 mod requester;
 mod responder;
+mod short_message;
 mod work;
 
-pub use brief::{Brief, Nearby};
 pub use counts::Counts;
 pub use datagram::{DatagramAttributes, DatagramPair, Destination, LeftOut, NETWORK_HEADER};
 pub use psn::Psn;
 pub use queue_pair::{Attributes, Mtu, QueuePair, State};
+pub use short_message::{LocalVerbs, ShortMessage};
 pub use work::{
     Access, Arrival, AtomicOperation, Completion, Fault, Payload, Received, SendOperation, SendRequest,
     Status, Verbs, With,

@@ -1,9 +1,9 @@
 //! A connection's queue pair: its states, and its two halves.
 
 use crate::Counts;
-use crate::brief::{Brief, Nearby};
 use crate::requester::Requester;
 use crate::responder::Responder;
+use crate::short_message::{LocalVerbs, ShortMessage};
 use crate::work::{Completion, SendRequest, Status, Verbs};
 use packet::roce::{Bth, Datagram, Opcode, Operation, RnrTimer, Service};
 use std::time::Duration;
@@ -187,9 +187,9 @@ impl QueuePair {
         self.requester.post(request, &self.attributes);
     }
 
-    /// Makes the peer execute a request at once, if it is brief and nothing else is under way. Does nothing and returns
+    /// Makes the peer execute a request at once, if it is short and nothing else is under way. Does nothing and returns
     /// false if that is not possible: the request must then be posted like any other.
-    pub fn pass(&mut self, request: &SendRequest, verbs: &mut impl Nearby) -> bool {
+    pub fn pass(&mut self, request: &SendRequest, verbs: &mut impl LocalVerbs) -> bool {
         if self.state != State::ReadyToSend || self.responder.has_answers() {
             return false;
         }
@@ -200,13 +200,13 @@ impl QueuePair {
         true
     }
 
-    /// Executes a brief message of the peer. `bytes` are its bytes, or room for the bytes that it reads. Does
+    /// Executes a short message of the peer. `bytes` are its bytes, or room for the bytes that it reads. Does
     /// nothing and returns false if the message must come in a packet.
-    pub fn serve(&mut self, brief: &Brief, bytes: &mut [u8], verbs: &mut impl Nearby) -> bool {
-        let is_ours = brief.service == self.attributes.service()
-            && brief.partition & 0x7fff == self.attributes.partition & 0x7fff;
+    pub fn serve(&mut self, message: &ShortMessage, bytes: &mut [u8], verbs: &mut impl LocalVerbs) -> bool {
+        let is_ours = message.service == self.attributes.service()
+            && message.partition & 0x7fff == self.attributes.partition & 0x7fff;
         let is_able = is_ours && self.state != State::Error;
-        is_able && self.responder.serve(brief, bytes, &self.attributes, verbs)
+        is_able && self.responder.serve(message, bytes, &self.attributes, verbs)
     }
 
     /// Receives a packet from the peer at `now`, a time since a fixed moment.

@@ -4,8 +4,8 @@
 //! next, and going back means setting it back. These numbers don't wrap around: requests posted together may have more
 //! packets than there are PSNs.
 
-use crate::brief::{Brief, Nearby};
 use crate::queue_pair::{Attributes, Mtu, flushed};
+use crate::short_message::{LocalVerbs, ShortMessage};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
 use crate::{Counts, Psn};
 use packet::roce::{Aeth, Atomic, Datagram, Nak, Operation, Reth, Syndrome};
@@ -117,42 +117,42 @@ impl Requester {
         self.end += packets;
     }
 
-    /// Makes the peer execute a request at once, as if its packet were sent and answered, if it is brief and
+    /// Makes the peer execute a request at once, as if its packet were sent and answered, if it is short and
     /// nothing else is under way. Does nothing and returns `None` if that is not possible; otherwise returns
     /// whether the connection is healthy.
     pub fn pass(
         &mut self,
         request: &SendRequest,
         attributes: &Attributes,
-        verbs: &mut impl Nearby,
+        verbs: &mut impl LocalVerbs,
     ) -> Option<bool> {
         let number = self.end;
         let is_alone = self.posted.is_empty() && [self.next, self.sent, self.unanswered] == [number; 3];
-        if !is_alone || self.pause.is_some() || !Brief::may_be(request) {
+        if !is_alone || self.pause.is_some() || !ShortMessage::can_be(request) {
             return None;
         }
-        let brief = Brief {
+        let message = ShortMessage {
             operation: request.operation,
             psn: self.psn(number),
             service: attributes.service(),
             partition: attributes.partition,
             solicited: request.solicited,
         };
-        let mut bytes = [0; Brief::MOST];
+        let mut bytes = [0; ShortMessage::MAX_LEN];
         let bytes = &mut bytes[..request.len as usize];
-        if !verbs.pass(request, &brief, bytes) {
+        if !verbs.pass(request, &message, bytes) {
             return None;
         }
         let after = number + 1;
         (self.end, self.next, self.sent, self.unanswered) = (after, after, after, after);
         self.begin_afresh(attributes);
-        let is_healthy = !brief.is_read() || verbs.scatter(request, 0, bytes).is_ok();
+        let is_healthy = !message.is_read() || verbs.scatter(request, 0, bytes).is_ok();
         let status = if is_healthy { Status::Success } else { Status::LocalProtection };
         if request.signaled || !is_healthy {
             verbs.complete(Completion { id: request.id, status, len: request.len, received: None });
         }
         // This is done last: programs that wait for the completion need not wait for it.
-        verbs.count_passed(&brief, bytes.len());
+        verbs.count_passed(&message, bytes.len());
         Some(is_healthy)
     }
 

@@ -1,4 +1,4 @@
-//! Brief messages: their effects equal those of their packets.
+//! Short messages: their effects equal those of their packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
@@ -122,7 +122,7 @@ fn prepare(pair: &mut Pair, id: u64, ask: &Ask) -> SendRequest {
     SendRequest { id, operation, len, signaled, solicited, fence }
 }
 
-/// Plays a move in two pairs: in one with brief messages, and in the other with their packets. Each packet is carried
+/// Plays a move in two pairs: in one with short messages, and in the other with their packets. Each packet is carried
 /// with the answer to it before the next request. Returns the lengths that these packets are said to have, their real
 /// lengths, and those of all other packets.
 fn play([with, without]: &mut [Pair; 2], number: usize, each: &Move) -> [Vec<usize>; 3] {
@@ -138,7 +138,7 @@ fn play([with, without]: &mut [Pair; 2], number: usize, each: &Move) -> [Vec<usi
                 let id = (number * 100 + at) as u64;
                 [&mut *with, &mut *without].into_iter().for_each(turn);
                 let [one, other] = [&mut *with, &mut *without].map(|pair| prepare(pair, id, ask));
-                let passed = with.post_brief(one);
+                let passed = with.post_short(one);
                 without.a.post(other);
                 [&mut *with, &mut *without].into_iter().for_each(turn);
                 if let Some((request, answer)) = passed {
@@ -164,7 +164,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn brief_messages_leave_what_their_packets_would_leave((ours, theirs, shares, moves) in any_program()) {
+    fn short_messages_leave_what_their_packets_would_leave((ours, theirs, shares, moves) in any_program()) {
         let mut pairs = [(); 2].map(|()| Pair::of(ours, theirs));
         for pair in &mut pairs {
             pair.a.verbs.shares_receives = shares;
@@ -186,14 +186,14 @@ fn ask(operation: SendOperation, len: u32) -> Ask {
 }
 
 #[test]
-fn only_what_is_brief_needs_no_packets() {
+fn only_what_is_short_needs_no_packets() {
     let write =
         |immediate, len| ask(SendOperation::Write { address: ADDRESS, rkey: WRITABLE, immediate }, len);
     let read = |len| ask(SendOperation::Read { address: ADDRESS, rkey: READ_ONLY }, len);
     let send = |with, len| ask(SendOperation::Send(with), len);
     let operation = AtomicOperation::FetchAdd(3);
     let add = ask(SendOperation::Atomic { address: ADDRESS, rkey: ATOMICS, operation }, 8);
-    let brief = [
+    let short = [
         write(None, 0),
         write(None, 128),
         read(1),
@@ -207,7 +207,7 @@ fn only_what_is_brief_needs_no_packets() {
         assert_eq!(pairs[0].a.verbs.completions.last().unwrap().status, Status::Success);
         lengths.map(|lengths| lengths.len())
     };
-    for each in &brief {
+    for each in &short {
         assert_eq!(played(each), [2, 2, 0], "{each:?}");
     }
     let others = [write(None, 129), write(Some([1; 4]), 8), read(129), send(With::Nothing, 129), add];
@@ -217,12 +217,12 @@ fn only_what_is_brief_needs_no_packets() {
 }
 
 #[test]
-fn a_brief_message_does_not_overtake_others() {
+fn a_short_message_does_not_overtake_others() {
     let long = ask(SendOperation::Write { address: ADDRESS, rkey: WRITABLE, immediate: None }, 200);
     let short = Ask { len: 8, ..long.clone() };
     let mut pairs = [(); 2].map(|()| Pair::new(attributes(5), 1));
     let [said, _, others] = play(&mut pairs, 0, &Move::Post(true, vec![short.clone(), long, short]));
-    // The first message is brief. Acknowledgements of packets that come together are combined.
+    // The first message is short. Acknowledgements of packets that come together are combined.
     assert_eq!((said.len(), others.len()), (2, 3));
     assert_eq!(pairs[0].a.verbs.completions.len(), 3);
     assert_eq!(pairs[0].b.verbs.memory.writable[..8], (2..10).collect::<Vec<u8>>());

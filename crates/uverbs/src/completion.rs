@@ -97,11 +97,11 @@ pub enum Placement {
     /// The message is in the completion. The library must copy it to this address, in the memory of a receive of a
     /// shared queue, which has been returned.
     At(u64, ShortMessage),
-    /// The message is in the [`Parcels`](crate::Parcels) of the queue pair, at this position. The library must
+    /// The message is in the [`MessageRing`](crate::MessageRing) of the queue pair, at this position. The library must
     /// handle it like [`Self::Here`].
-    Parcel(u32),
-    /// The message is at this position of the parcels, for this address. The library must handle it like [`Self::At`].
-    ParcelAt(u64, u32),
+    MessageRing(u32),
+    /// The message is at this position of the message ring, for this address. The library must handle it like [`Self::At`].
+    MessageRingAt(u64, u32),
 }
 
 /// A completion with its number, counted from 1 since the start. The completion is complete once the number is right.
@@ -124,8 +124,8 @@ const PLACEMENT: u16 = 7 << 13;
 const THERE: u16 = 1 << 13;
 const HERE: u16 = 2 << 13;
 const AT: u16 = 3 << 13;
-const PARCEL: u16 = 4 << 13;
-const PARCEL_AT: u16 = 5 << 13;
+const MESSAGE_RING: u16 = 4 << 13;
+const MESSAGE_RING_AT: u16 = 5 << 13;
 /// A bit in an entry's flags: the channel is notified of this completion even if it waits for solicited ones.
 const SOLICITED: u16 = 1 << 12;
 
@@ -153,8 +153,10 @@ impl Entry {
             Placement::There => (THERE, [id, timestamp, 0, 0, 0]),
             Placement::Here(message) => (HERE, message),
             Placement::At(address, [a, b, c]) => (AT, [id, address, a, b, c]),
-            Placement::Parcel(position) => (PARCEL, [id, 0, position.into(), 0, 0]),
-            Placement::ParcelAt(address, position) => (PARCEL_AT, [id, address, position.into(), 0, 0]),
+            Placement::MessageRing(position) => (MESSAGE_RING, [id, 0, position.into(), 0, 0]),
+            Placement::MessageRingAt(address, position) => {
+                (MESSAGE_RING_AT, [id, address, position.into(), 0, 0])
+            }
         };
         let flags = flags & !(PLACEMENT | SOLICITED) | mark;
         Self { number: AtomicU32::new(0), opcode, status, flags, qpn, byte_len, immediate, source_qpn, body }
@@ -168,8 +170,8 @@ impl Entry {
             THERE => (id, second, Placement::There),
             HERE => (0, 0, Placement::Here(body)),
             AT => (id, 0, Placement::At(second, [third, fourth, fifth])),
-            PARCEL => (0, 0, Placement::Parcel(third as u32)),
-            PARCEL_AT => (id, 0, Placement::ParcelAt(second, third as u32)),
+            MESSAGE_RING => (0, 0, Placement::MessageRing(third as u32)),
+            MESSAGE_RING_AT => (id, 0, Placement::MessageRingAt(second, third as u32)),
             _ => (id, second, Placement::Done),
         };
         let number = if placement == Placement::Done { third as u32 } else { 0 };

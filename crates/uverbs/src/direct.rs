@@ -1,4 +1,4 @@
-//! The bond between two queue pairs whose libraries share memory: one library does the work of the other's device.
+//! The direct session of two queue pairs whose libraries share memory: one library does the work of the other's device.
 //!
 //! The device can end it at any time. Memory is withdrawn once nobody works with it. The library notes each step
 //! before it takes it, so the device can complete the work of one that died in the middle.
@@ -35,20 +35,20 @@ const GONE: u32 = 2;
 
 const _: () = assert!(size_of::<Page>() == 128);
 
-/// A bond, any end.
+/// A session, any end.
 #[derive(Debug)]
-pub struct Bond(Memory);
+pub struct DirectSession(Memory);
 
-impl Bond {
+impl DirectSession {
     pub const BYTES: usize = size_of::<Page>();
 
-    /// Returns the bond in this memory.
+    /// Returns the session in this memory.
     ///
     /// # Panics
     /// If the memory is shorter than [`Self::BYTES`].
     #[must_use]
     pub fn new(memory: Memory) -> Self {
-        assert!(memory.len() >= Self::BYTES, "no room for a bond");
+        assert!(memory.len() >= Self::BYTES, "no room for a direct session");
         Self(memory)
     }
 
@@ -65,9 +65,9 @@ impl Bond {
 
     /// Begins a turn of the library. Returns false if it may not work any more; otherwise [`Self::leave`] must follow.
     ///
-    /// The device first makes its change (closes the bond, removes a region from the table) and then reads turns. Here
-    /// the turn comes first, then the reads. A fence separates the two on both sides, so at least one side sees what
-    /// the other did.
+    /// The device first makes its change (closes the session, removes a region from the table) and then reads turns.
+    /// Here the turn comes first, then the reads. A fence separates the two on both sides, so at least one side sees
+    /// what the other did.
     #[must_use]
     pub fn enter(&self) -> bool {
         let page = self.page();
@@ -202,9 +202,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    fn ends() -> (Bond, Bond) {
-        let (memory, file) = Memory::create("test", Bond::BYTES).unwrap();
-        (Bond::new(memory), Bond::new(Memory::open(&file, Bond::BYTES).unwrap()))
+    fn ends() -> (DirectSession, DirectSession) {
+        let (memory, file) = Memory::create("test", DirectSession::BYTES).unwrap();
+        (DirectSession::new(memory), DirectSession::new(Memory::open(&file, DirectSession::BYTES).unwrap()))
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::model::{explore, mortal};
 use crate::sync::Ordering;
 use crate::work::Shape;
 use crate::{
-    Arm, Bond, Completion, CompletionQueue, CompletionSink, DEVICE, Left, Memory, Placement, SendSource,
-    SharedSource, WorkQueue, WorkRequest, WorkSource, left,
+    Arm, Completion, CompletionQueue, CompletionSink, DEVICE, DirectSession, Memory, Placement, SendSource,
+    SharedSource, Unfinished, WorkQueue, WorkRequest, WorkSource, unfinished,
 };
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
@@ -34,21 +34,21 @@ fn sink(file: &OwnedFd, entries: u32) -> CompletionSink {
 /// A sender's objects in its library.
 struct Sender {
     qpn: u32,
-    bond: Bond,
+    session: DirectSession,
     source: WorkSource,
     sink: CompletionSink,
 }
 
 struct Device {
     qpn: u32,
-    bond: Bond,
+    session: DirectSession,
     source: WorkSource,
     sink: CompletionSink,
 }
 
-fn bonds() -> [Bond; 2] {
-    let (memory, file) = Memory::create("test", Bond::BYTES).unwrap();
-    [memory, Memory::open(&file, Bond::BYTES).unwrap()].map(Bond::new)
+fn sessions() -> [DirectSession; 2] {
+    let (memory, file) = Memory::create("test", DirectSession::BYTES).unwrap();
+    [memory, Memory::open(&file, DirectSession::BYTES).unwrap()].map(DirectSession::new)
 }
 
 /// Creates a sender to a queue with this many receives, whose identifiers begin with its number. Returns the objects of
@@ -63,9 +63,9 @@ fn sender(qpn: u32, receives: u32, file: &OwnedFd, entries: u32) -> (Sender, Dev
     }
     queue.publish();
     let source = || WorkSource::new(memory.clone(), shape).unwrap();
-    let [bond, same] = bonds();
-    let sender = Sender { qpn, bond, source: source(), sink: sink(file, entries) };
-    (sender, Device { qpn, bond: same, source: source(), sink: sink(file, entries) })
+    let [session, same] = sessions();
+    let sender = Sender { qpn, session, source: source(), sink: sink(file, entries) };
+    (sender, Device { qpn, session: same, source: source(), sink: sink(file, entries) })
 }
 
 fn arrived(qpn: u32, id: u64, status: u8) -> Completion {
@@ -78,15 +78,15 @@ impl Sender {
         if self.sink.is_full() {
             return false;
         }
-        assert!(self.bond.enter());
-        let note = |number, id| self.bond.hold(number, id);
+        assert!(self.session.enter());
+        let note = |number, id| self.session.hold(number, id);
         let (number, receive) = self.source.take_known(&mut Vec::new(), note).unwrap().unwrap();
         let done = arrived(self.qpn, receive.id, SUCCESS);
-        let pushed = self.sink.push_noting(&done, solicited, |place| self.bond.note_place(place));
+        let pushed = self.sink.push_noting(&done, solicited, |place| self.session.note_place(place));
         if pushed.is_err() {
             self.source.put_back(number);
         }
-        self.bond.leave();
+        self.session.leave();
         pushed == Ok(true)
     }
 }
@@ -94,23 +94,23 @@ impl Sender {
 impl Device {
     /// Completes the work of the sender, which died, while others are alive. The peer must be notified afterwards.
     /// Calls `wait` while others must act first.
-    fn make_good(&self, others: &[&Bond], mut wait: impl FnMut()) {
+    fn make_good(&self, others: &[&DirectSession], mut wait: impl FnMut()) {
         let is_tried = |place| {
             use crate::Hold::{Has, Tries};
-            others.iter().any(|bond| [Some(Tries(place)), Some(Has(place))].contains(&bond.place()))
+            others.iter().any(|session| [Some(Tries(place)), Some(Has(place))].contains(&session.place()))
         };
         let found = loop {
-            match left(&self.bond, &self.sink, is_tried) {
+            match unfinished(&self.session, &self.sink, is_tried) {
                 Some(found) => break found,
                 None => wait(),
             }
         };
-        let held = self.bond.held().filter(|(number, _)| self.source.was_taken_last(*number));
+        let held = self.session.held().filter(|(number, _)| self.source.was_taken_last(*number));
         let flushed = held.map(|(_, id)| arrived(self.qpn, id, FLUSHED));
         let nothing = Completion { status: FORGOTTEN, ..Completion::default() };
         match (found, flushed) {
-            (Left::Hole(at), flushed) => _ = self.sink.fill(at, &flushed.unwrap_or(nothing), true),
-            (Left::Nothing, Some(flushed)) => {
+            (Unfinished::Hole(at), flushed) => _ = self.sink.fill(at, &flushed.unwrap_or(nothing), true),
+            (Unfinished::Nothing, Some(flushed)) => {
                 while self.sink.push(&flushed, true).is_err() {
                     wait();
                 }
@@ -161,7 +161,7 @@ fn a_sender_dies_while_another_sends() {
         let second = thread::spawn(move || _ = other.send(false));
         let lived = first.join().unwrap();
         if !lived {
-            device.make_good(&[&others.bond], thread::yield_now);
+            device.make_good(&[&others.session], thread::yield_now);
         }
         second.join().unwrap();
         let mut done = drain(&mut queue);
@@ -186,7 +186,7 @@ fn a_sender_dies_while_the_queue_goes_round() {
         let lived = first.join().unwrap();
         done.extend(drain(&mut queue));
         if !lived {
-            device.make_good(&[&others.bond], || {
+            device.make_good(&[&others.session], || {
                 done.extend(drain(&mut queue));
                 thread::yield_now();
             });
@@ -238,7 +238,7 @@ fn sleeper(arm: Arm, accesses: u32, solicited: [bool; 2]) -> bool {
     });
     let lived = first.join().unwrap();
     if !lived {
-        device.make_good(&[&others.bond], thread::yield_now);
+        device.make_good(&[&others.session], thread::yield_now);
         told.tell();
     }
     second.join().unwrap();
@@ -308,7 +308,7 @@ fn sends_complete_in_their_order() {
 #[test]
 fn memory_is_taken_away_once_nobody_is_at_work_with_it() {
     explore(3, || {
-        let [library, device] = bonds();
+        let [library, device] = sessions();
         let memory = Arc::new((AtomicU32::new(1), loom::cell::UnsafeCell::new(0)));
         let here = memory.clone();
         let library = thread::spawn(move || {
@@ -345,12 +345,12 @@ fn a_taker_dies_while_another_takes() {
         queue.publish();
         let taker = |taker| SharedSource::new(memory.clone(), shape, taker).unwrap();
         let (mut first, mut second, device, mut last) = (taker(1), taker(2), taker(DEVICE), taker(DEVICE));
-        let [bond, same] = bonds();
+        let [session, same] = sessions();
         let one = thread::spawn(move || {
             mortal(accesses, || {
-                assert!(bond.enter());
+                assert!(session.enter());
                 while let Some((number, id)) = first.peek(&mut Vec::new()).unwrap() {
-                    bond.hold(number, id);
+                    session.hold(number, id);
                     if first.claim(number) {
                         break;
                     }

@@ -12,7 +12,6 @@
 //! Must not know: the C interface of `libibverbs`, how the device does what it is asked for.
 
 mod address;
-mod aftermath;
 pub mod cm;
 pub mod completion;
 mod connection;
@@ -23,10 +22,10 @@ mod endpoint;
 mod interleavings;
 mod memory;
 mod message;
+mod message_ring;
 #[cfg(loom)]
 mod model;
 mod opening;
-mod parcels;
 mod part;
 mod peer;
 pub mod point;
@@ -40,14 +39,14 @@ mod slots;
 mod stream;
 mod suspect;
 mod sync;
+mod unfinished;
 pub mod window;
 pub mod work;
 
 pub use address::AddressVector;
-pub use aftermath::{Left, left};
 pub use completion::{Arm, Completion, CompletionQueue, CompletionSink, Hold, Overrun, Place, Placement};
 pub use connection::Connection;
-pub use direct::Bond;
+pub use direct::DirectSession;
 pub use doorbell::{Doorbells, Rung};
 pub use endpoint::{Dial, Endpoint, JoinError, Joined, Windows, dial};
 pub use memory::{Memory, MemoryError};
@@ -55,8 +54,8 @@ pub use message::{
     AsyncEvent, Backing, Capacity, CreateQp, DeviceInfo, DirectPeer, Extent, PortInfo, QpInfo, Refusal,
     Reply, Request, TOKEN, VERSION,
 };
+pub use message_ring::MessageRing;
 pub use opening::{Claim, Nonce, Opening, OpeningError, Welcome, open_program, open_ticket};
-pub use parcels::Parcels;
 pub use part::{Given, Lent, PAGE, Part, Ticket, WindowKind};
 pub use peer::{Peer, machine, peer};
 pub use point::{Point, point};
@@ -69,5 +68,6 @@ pub use shared_source::{DEVICE, SharedSource, TAKERS};
 pub use stream::Stream;
 pub use suspect::{Suspect, started};
 pub use sync::fence;
+pub use unfinished::{Unfinished, unfinished};
 pub use window::{Uuid, WindowHeader};
 pub use work::{Corrupt, Segment, Shape, WorkQueue, WorkRequest, WorkSource};

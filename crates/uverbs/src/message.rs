@@ -290,13 +290,14 @@ pub enum Reply {
     },
     SrqLimit(u32),
     /// `doorbell` belongs to the send queue, and to the receive queue if that requests it. `memory` is the length in
-    /// bytes, `parcels` their offset in the memory if peers may share it.
+    /// bytes, `message ring` their offset in the memory if peers may share it.
     Qp {
         qpn: u32,
         capacity: Capacity,
         send: Shape,
         receive: Option<Shape>,
-        parcels: Option<u32>,
+        #[serde(rename = "parcels")]
+        message_ring: Option<u32>,
         memory: u64,
         doorbell: u32,
     },
@@ -317,11 +318,11 @@ pub enum Reply {
     Cm(CmReply),
 }
 
-/// A peer that shares memory. This memory comes with it, in this order: the bond ([`Bond`](crate::Bond)); the
-/// memory of the peer's queue pair; that of its completion queue for receives; its table of memory regions; our own
-/// table; that of our completion queue for sends; if `has_socket`, the socket of its completion channel, on which we
-/// notify it of completions; if `takes_shared`, the memory of its shared receive queue. If it `has_channel` without a
-/// socket, [`Request::TellPeer`] notifies it.
+/// A peer that shares memory. This memory comes with it, in this order: that of the
+/// [`DirectSession`](crate::DirectSession); the memory of the peer's queue pair; that of its completion queue for
+/// receives; its table of memory regions; our own table; that of our completion queue for sends; if `has_socket`, the
+/// socket of its completion channel, on which we notify it of completions; if `takes_shared`, the memory of its shared
+/// receive queue. If it `has_channel` without a socket, [`Request::TellPeer`] notifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // as elsewhere
 pub struct DirectPeer {
@@ -334,9 +335,10 @@ pub struct DirectPeer {
     pub takes_shared: bool,
     /// Our number as a taker of that queue.
     pub taker: u32,
-    /// Offset of the parcels in the memory of the peer's queue pair.
-    pub parcels: u32,
-    /// Bytes of the peer's queue pair's memory.
+    /// Offset of the message ring in the memory of the peer's queue pair.
+    #[serde(rename = "parcels")]
+    pub message_ring: u32,
+    /// Bytes of that memory.
     pub memory: u64,
     pub cq: u32,
     pub entries: u32,

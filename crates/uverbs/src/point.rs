@@ -52,10 +52,10 @@ points! {
     PartCopied
     /// A piece of a long message was copied.
     PieceCopied
-    /// A message is stored in the parcels, whose header does not include it yet.
-    ParcelWritten
-    /// The parcels' header includes the message.
-    ParcelPut
+    /// A message is stored in the message ring, whose header does not include it yet.
+    RingMessageWritten
+    /// The message ring' header includes the message.
+    RingMessagePut
     /// An atomic operation was executed, but its result is not stored yet.
     AtomicDone
     /// A place in a completion queue is noted, but not reserved.
@@ -89,7 +89,7 @@ points! {
     /// The device removed a memory region, but did not wait for anybody yet.
     RegionRemoved
     /// The device found what a dead library left behind, but did nothing about it.
-    LeftFound
+    UnfinishedFound
     /// The device filled a dead library's place.
     HoleFilled
     /// The device completed something, and continues.

@@ -2,7 +2,7 @@
 //!
 //! | bytes of the file | what is there |
 //! |---|---|
-//! | 0 to 2 MiB | for the guest's kernel: at 4 KiB, the information block of the device; from [`TAKEN`] on, which pages of the data are not free, for the next daemon |
+//! | 0 to 2 MiB | for the guest's kernel: at 4 KiB, the information block of the device; from [`PAGE_BITMAP`] on, which pages of the data are not free, for the next daemon |
 //! | from [`DATA`] on | the data, which is all that the guest's device has; the offsets of [`Part`](crate::Part)s count from here |
 //!
 //! | pages of the data | what is there |
@@ -19,7 +19,7 @@ use std::str::FromStr;
 /// Offset of the data in the file, in bytes.
 pub const DATA: u64 = 2 << 20;
 /// Offset in the file at which it may list the pages of the data that are not free.
-pub const TAKEN: u64 = 16 << 10;
+pub const PAGE_BITMAP: u64 = 16 << 10;
 /// Number of pages with challenges.
 pub const CHALLENGES: u64 = 64;
 /// Offset of the first page that programs may get.

@@ -106,17 +106,17 @@ unsafe fn scatter(mut message: &[u8], list: &[Segment]) {
     }
 }
 
-/// Copies a message from a queue pair's parcels to the segments of a list.
+/// Copies a message from a queue pair's message ring to the segments of a list.
 ///
 /// # Safety
 /// The same as for [`scatter`].
 unsafe fn unpack(qp: &Qp, position: u32, len: usize, list: &[Segment]) {
-    let Some(parcels) = &qp.parcels else { return };
-    if let Some(place) = parcels.get(position, len) {
+    let Some(message_ring) = &qp.message_ring else { return };
+    if let Some(place) = message_ring.get(position, len) {
         // SAFETY: the peer has finished with it; the caller's promise.
         unsafe { scatter(std::slice::from_raw_parts(place.as_ptr(), len), list) };
     }
-    parcels.give_back(position, len);
+    message_ring.give_back(position, len);
 }
 
 impl Cq {
@@ -274,13 +274,13 @@ impl Cq {
             return false;
         }
         match (completion.placement, &receive) {
-            (Placement::ParcelAt(address, position), _) => {
+            (Placement::MessageRingAt(address, position), _) => {
                 list.push(Segment { address, len: completion.byte_len, lkey: 0 });
                 self.keep_registered(list);
                 // SAFETY: the peer checked that there is registered memory of that length.
                 unsafe { unpack(qp, position, len, list) };
             }
-            (Placement::Parcel(position), Some(receive)) => {
+            (Placement::MessageRing(position), Some(receive)) => {
                 completion.id = receive.oldest(list);
                 self.keep_registered(list);
                 // SAFETY: the peer checked that the list is of registered memory with room for it.

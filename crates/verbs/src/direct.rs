@@ -21,8 +21,8 @@ use uverbs::completion::{self, INLINE, INLINE_SHARED, Message, bytes};
 use uverbs::qp::access;
 use uverbs::work::{opcode, send_flags};
 use uverbs::{
-    Bond, Completion, CompletionSink, DirectPeer, Given, Parcels, Placement, Point, RegionTable, Reply,
-    Request, Segment, SharedSource, WorkRequest, WorkSource, point,
+    Completion, CompletionSink, DirectPeer, DirectSession, Given, MessageRing, Placement, Point, RegionTable,
+    Reply, Request, Segment, SharedSource, WorkRequest, WorkSource, point,
 };
 
 /// Messages longer than this have their last byte stored after all others, because peers wait for it. Shorter ones
@@ -47,10 +47,10 @@ struct Place {
 
 /// Everything that the two queue pairs of a connection share.
 pub struct Direct {
-    bond: Bond,
+    session: DirectSession,
     peer: DirectPeer,
     receives: Receives,
-    parcels: Parcels,
+    message_ring: MessageRing,
     peer_cq: CompletionSink,
     peer_regions: RegionTable,
     windows: Windows,
@@ -101,7 +101,7 @@ impl Direct {
         };
         let shared = if peer.takes_shared { Some(given.pop().ok_or(libc::EIO)?) } else { None };
         let channel = if peer.has_socket { given.pop().and_then(Given::descriptor) } else { None };
-        let [bond, qp, cq, regions, own_regions, own_cq] =
+        let [session, qp, cq, regions, own_regions, own_cq] =
             <[Given; 6]>::try_from(given).map_err(|_| libc::EIO)?;
         let map = |given, len| link.map_of_peer(vec![given], len);
         if !peer.entries.is_power_of_two() || !peer.own_entries.is_power_of_two() {
@@ -120,9 +120,9 @@ impl Direct {
             part => Ok(RegionTable::new(map(part, RegionTable::bytes(regions))?, regions)),
         };
         Ok(Self {
-            bond: Bond::new(map(bond, Bond::BYTES)?),
+            session: DirectSession::new(map(session, DirectSession::BYTES)?),
             receives: receives.map_err(|_| libc::EIO)?,
-            parcels: Parcels::new(qp, peer.parcels).map_err(|_| libc::EIO)?,
+            message_ring: MessageRing::new(qp, peer.message_ring).map_err(|_| libc::EIO)?,
             peer_cq: CompletionSink::new(map(cq, bytes(peer.entries))?, peer.entries),
             peer_regions: table(regions, peer.regions)?,
             windows: Windows::default(),
@@ -141,7 +141,7 @@ impl Direct {
 
     /// Is true once the peer's side or ours has ended the sharing.
     pub fn is_closed(&self) -> bool {
-        self.bond.is_closed()
+        self.session.is_closed()
     }
 
     /// Maps peer memory that an earlier request needed and did not find mapped. Returns whether some was mapped now.
@@ -189,19 +189,19 @@ impl Direct {
         } else {
             (request, len)
         };
-        if !self.bond.enter() {
+        if !self.session.enter() {
             return None;
         }
         // SAFETY: the caller's promise.
         let done = unsafe { self.do_it(last, left) }.map(|()| self.complete(sender, request, len));
         // Not earlier: after this our completion queue may be taken away.
-        self.bond.leave();
+        self.session.leave();
         done
     }
 
     /// Counts an executed request, and completes it.
     fn complete(&self, sender: &Sender, request: &WorkRequest, len: usize) -> Done {
-        self.bond.count(len as u64);
+        self.session.count(len as u64);
         let is_low = matches!(&self.receives, Receives::Shared(source) if source.is_low());
         if !sender.signaled {
             return Done { tells: false, is_low };
@@ -215,7 +215,7 @@ impl Direct {
             ..Completion::default()
         };
         // There is room: it was checked. If somebody else completes a request at the same time, the queue overruns.
-        let note = |place| self.bond.note_own_place(place);
+        let note = |place| self.session.note_own_place(place);
         Done { tells: self.own_cq.push_noting(&own, false, note) == Ok(true), is_low }
     }
 
@@ -312,7 +312,7 @@ impl Direct {
             self.list.clear();
             let (number, id) = match &mut self.receives {
                 Receives::Own(source) => {
-                    let note = |number, id| self.bond.hold(number, id);
+                    let note = |number, id| self.session.hold(number, id);
                     let (number, receive) = source.take_known(&mut self.list, note).ok()??;
                     (number, receive.id)
                 }
@@ -329,7 +329,7 @@ impl Direct {
             match &self.receives {
                 Receives::Own(source) if is_simple.is_none() => source.put_back(number),
                 Receives::Shared(source) if is_simple.is_some() => {
-                    self.bond.hold(number, id);
+                    self.session.hold(number, id);
                     if !source.claim(number) {
                         continue;
                     }
@@ -383,7 +383,7 @@ impl Direct {
         (left == 0).then_some(is_simple)
     }
 
-    /// Encloses a message that the peer copies: in its completion or, if possible, in a parcel.
+    /// Encloses a message that the peer copies: in its completion or, if possible, in the message ring.
     ///
     /// # Safety
     /// The parts must be readable.
@@ -393,11 +393,11 @@ impl Direct {
         if len > if shares { INLINE_SHARED } else { INLINE } {
             let parts = self.parts.iter().map(|part| (part.iov_base.cast_const().cast(), part.iov_len));
             // SAFETY: the caller's promise.
-            let position = unsafe { self.parcels.put(parts, len) }?;
+            let position = unsafe { self.message_ring.put(parts, len) }?;
             return Some(if shares {
-                Placement::ParcelAt(place, position)
+                Placement::MessageRingAt(place, position)
             } else {
-                Placement::Parcel(position)
+                Placement::MessageRing(position)
             });
         }
         let (mut message, mut at) = (Message::default(), 0);
@@ -434,7 +434,8 @@ impl Direct {
     /// Puts the completion of an arrived message into the peer's queue, and notifies the peer if it waits for it.
     fn tell(&mut self, arrived: &Completion, request: &WorkRequest) -> Option<()> {
         let solicited = request.flags & send_flags::SOLICITED != 0;
-        let tells = self.peer_cq.push_noting(arrived, solicited, |place| self.bond.note_place(place)).ok()?;
+        let tells =
+            self.peer_cq.push_noting(arrived, solicited, |place| self.session.note_place(place)).ok()?;
         if tells && self.peer.has_channel {
             use rustix::net::{SendFlags, send};
             self.is_untold |= self.channel.as_ref().is_none_or(|channel| {
@@ -447,9 +448,9 @@ impl Direct {
         Some(())
     }
 
-    /// Is true if a message that the peer may copy fits into its completion, or certainly into a parcel.
+    /// Is true if a message that the peer may copy fits into its completion, or certainly into a message ring.
     const fn is_enclosed(&self, len: usize) -> bool {
-        len <= if self.takes_shared() { INLINE_SHARED } else { Parcels::LONGEST }
+        len <= if self.takes_shared() { INLINE_SHARED } else { MessageRing::LONGEST }
     }
 
     /// Checks that all places are accessible. Otherwise notes what to request; if that is not granted, the device

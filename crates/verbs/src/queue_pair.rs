@@ -13,7 +13,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use uverbs::{Capacity, CreateQp, Parcels, QpType, Reply, Request, WorkQueue, WorkRequest};
+use uverbs::{Capacity, CreateQp, MessageRing, QpType, Reply, Request, WorkQueue, WorkRequest};
 
 /// A queue pair. Every one has the fields of the extended interface.
 #[repr(C)]
@@ -30,8 +30,8 @@ pub struct Qp {
     retired: Arc<AtomicU32>,
     /// `None` if the queue pair uses an SRQ.
     pub(crate) receive: Option<Lock<WorkQueue>>,
-    /// Parcels in which peers that share memory store messages.
-    pub(crate) parcels: Option<Parcels>,
+    /// A ring in which peers that share memory store messages.
+    pub(crate) message_ring: Option<MessageRing>,
     pub(crate) doorbell: u32,
     is_extended: bool,
     /// Number of asynchronous events delivered to the program.
@@ -179,7 +179,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     // SAFETY: the domain's context.
     let ours = unsafe { Context::of(context) };
     let sq_sig_all = request.sq_sig_all;
-    let (Reply::Qp { qpn, capacity, send, receive, parcels, memory, doorbell }, given) =
+    let (Reply::Qp { qpn, capacity, send, receive, message_ring, memory, doorbell }, given) =
         ours.link.ask_for(&Request::CreateQp(request))?
     else {
         return Err(libc::EIO);
@@ -190,7 +190,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     let memory = Arc::new(ours.link.map(only(given)?, usize::try_from(memory).map_err(|_| libc::EIO)?)?);
     let queue = |shape, limit| WorkQueue::new(memory.clone(), shape, limit).map_err(|_| libc::EIO);
     let receive = receive.map(|shape| queue(shape, capacity.max_recv_wr)).transpose()?;
-    let parcels = parcels.map(|at| Parcels::new(memory.clone(), at).map_err(|_| libc::EIO)).transpose()?;
+    let message_ring =
+        message_ring.map(|at| MessageRing::new(memory.clone(), at).map_err(|_| libc::EIO)).transpose()?;
     attr.cap = cap(&capacity);
     let base = ibv_qp {
         context,
@@ -220,7 +221,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
         send: Lock::new(Sending::new(send, &capacity, attr.qp_type)),
         retired,
         receive: receive.map(Lock::new),
-        parcels,
+        message_ring,
         doorbell,
         is_extended,
         told: AtomicU32::new(0),

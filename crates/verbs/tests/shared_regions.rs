@@ -6,7 +6,7 @@
 #[macro_use]
 mod program;
 
-use hca::Given;
+use hca::GrantedMemory;
 use program::pages::*;
 use program::two::*;
 use program::*;
@@ -122,7 +122,7 @@ fn who_has_windows_is_not_given_everything() {
         assert_eq!(perform(&two, WRITE, from.sge(ours, 0, len), there), 0);
         assert_eq!(perform(&two, READ, from.sge(ours, 0, len), there), 0);
     }
-    assert_eq!(given(DEVICE + 1), [Given::Regions]);
+    assert_eq!(given(DEVICE + 1), [GrantedMemory::Regions]);
     // A peer gets access to memory in no file only together with all other memory of the process.
     let mut stack = [0_u8; 5000];
     // SAFETY: it is there, and outlives its region.
@@ -130,7 +130,7 @@ fn who_has_windows_is_not_given_everything() {
     // SAFETY: the region is registered.
     let there = (stack.as_ptr() as u64, unsafe { (*mr).rkey });
     assert_eq!(perform(&two, WRITE, from.sge(ours, 0, 5000), there), 0);
-    assert_eq!((given(DEVICE + 1), stack), (vec![Given::Everything], [7; 5000]));
+    assert_eq!((given(DEVICE + 1), stack), (vec![GrantedMemory::Everything], [7; 5000]));
     [ours, theirs, mr].into_iter().for_each(deregister);
     two.close();
     [from, to].iter().for_each(Pages::unmap);

@@ -127,7 +127,7 @@ impl Kind {
             // (2), and eleven in transit to or from it; its doorbells, its table of regions, its thread's stacks and
             // arena (6).
             Self::Client => (19, 8),
-            // Its memory, its list of requests, and a bond in each direction.
+            // Its memory, its list of requests, and a session in each direction.
             Self::QueuePair => (1, 4),
             Self::CompletionQueue | Self::SharedQueue | Self::Pages => (1, 1),
             Self::Channel | Self::Process => (1, 0),

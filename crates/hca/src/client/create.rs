@@ -37,7 +37,7 @@ impl Client {
         }
         let quota = self.quota();
         let made = Cq::create(Entries::of_new(entries)?, channel, timestamps, &quota)?;
-        let theirs = quota.give(&made.kept)?;
+        let theirs = quota.give(&made.backing)?;
         let (cq, entries) = (CqId(self.context.handle()), made.entries);
         self.context.cqs.insert(cq, made);
         Ok((Reply::Cq { cq: cq.0, entries }, vec![theirs]))
@@ -54,7 +54,7 @@ impl Client {
         self.context.pds.check(pd)?;
         let quota = self.quota();
         let made = Srq::create(pd, max_wr, max_sge, &quota)?;
-        let theirs = quota.give(&made.kept)?;
+        let theirs = quota.give(&made.backing)?;
         let (srq, queue) = (SrqId(self.context.handle()), made.shape);
         self.context.srqs.insert(srq, made);
         Ok((Reply::Srq { srq: srq.0, queue, max_wr, max_sge }, vec![theirs]))
@@ -96,7 +96,7 @@ impl Client {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
         };
         let made = create((qpn, bell), asked, &layout, &quota).and_then(|(qp, reply)| {
-            let theirs = quota.give(&qp.endpoint.kept)?;
+            let theirs = quota.give(&qp.endpoint.backing)?;
             Ok((qp, reply, theirs))
         });
         match made {

@@ -6,8 +6,8 @@
 use crate::base::ids::{CqId, Key, MwId, Qpn, SrqId};
 use crate::base::refusal::Answer;
 use crate::client::Client;
-use crate::context::sharing::{ClosedBond, InboundBond, Invalidation, is_of};
-use crate::inbox::question::Question;
+use crate::context::sharing::{ClosedSession, InboundSession, Invalidation, is_of};
+use crate::inbox::message::Message;
 use crate::memory::keys::KeyUsers;
 use crate::qp::Qp;
 use crate::transfer::unshare::{AGAIN, SOON};
@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uverbs::qp::mask;
-use uverbs::{Bond, Left, Point, QpState, Request, SocketError, left, point};
+use uverbs::{DirectSession, Point, QpState, Request, SocketError, Unfinished, point, unfinished};
 
 /// How often a thread that ends checks peers that take long.
 const LONGEST: Duration = Duration::from_millis(100);
@@ -36,12 +36,12 @@ pub(crate) enum Deferred {
     Reply(Answer, Invalidation, Vec<Arc<Pages>>),
 }
 
-/// How a user of a closed bond ended.
+/// How a user of a closed session ended.
 enum Outcome {
     /// It stopped, or left nothing to complete.
     Done,
     /// Its user died in the middle of a message.
-    Died(Left),
+    Died(Unfinished),
 }
 
 impl Client {
@@ -93,7 +93,7 @@ impl Client {
 
     /// Continues the waiting request, if it need not wait any longer.
     pub(crate) fn continue_request(&mut self) -> Result<(), SocketError> {
-        self.watch_closed_bonds();
+        self.check_closed_sessions();
         match self.deferred.take() {
             None => Ok(()),
             Some(deferred) if self.must_wait(&deferred) => {
@@ -113,7 +113,7 @@ impl Client {
 
     /// Whether the thread must soon check users of shared memory again.
     pub(crate) fn is_unsharing(&self) -> bool {
-        self.deferred.is_some() || !self.context.closed_bonds.is_empty()
+        self.deferred.is_some() || !self.context.closed_sessions.is_empty()
     }
 
     /// Ends the sharing that a request will change.
@@ -136,7 +136,7 @@ impl Client {
     }
 
     fn must_wait(&mut self, deferred: &Deferred) -> bool {
-        let closed = &self.context.closed_bonds;
+        let closed = &self.context.closed_sessions;
         match *deferred {
             Deferred::Request(Request::ModifyQp { qpn, .. } | Request::DestroyQp { qpn }, _) => {
                 self.context.is_still_used(Qpn(qpn))
@@ -160,8 +160,8 @@ impl Client {
             KeyUsers::Of(qpn) => self.qps.get(&qpn).is_some_and(is_at_work),
             KeyUsers::Domain(_) => self.qps.values().any(|qp| is_user(qp) && is_at_work(qp)),
         };
-        let leaves = |it: &ClosedBond| it.may_write() && self.qps.get(&it.qpn).is_some_and(is_user);
-        here || self.context.closed_bonds.iter().any(leaves)
+        let leaves = |it: &ClosedSession| it.may_write() && self.qps.get(&it.qpn).is_some_and(is_user);
+        here || self.context.closed_sessions.iter().any(leaves)
     }
 
     /// Records the current turns of all peers that may have seen an invalidated key.
@@ -171,7 +171,7 @@ impl Client {
                 .sharing
                 .inbound
                 .iter_mut()
-                .for_each(|it| it.seen.note(it.bond.turn(), invalidation.number));
+                .for_each(|it| it.seen.note(it.session.turn(), invalidation.number));
         };
         match invalidation.users {
             KeyUsers::Of(qpn) => self.qps.get_mut(&qpn).into_iter().for_each(note),
@@ -182,19 +182,19 @@ impl Client {
     /// Ends the sharing with peers that closed it: their processes may have ended.
     pub(crate) fn unshare_gone(&mut self) {
         for qp in self.qps.values_mut() {
-            if qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.bond.is_closed()) {
+            if qp.endpoint.sharing.inbound.as_ref().is_some_and(|inbound| inbound.session.is_closed()) {
                 qp.endpoint.unshare(&mut self.context);
             }
         }
     }
 
-    /// Checks the users of closed bonds.
-    fn watch_closed_bonds(&mut self) {
+    /// Checks the users of closed sessions.
+    fn check_closed_sessions(&mut self) {
         let mut at = 0;
-        while at < self.context.closed_bonds.len() {
-            match self.outcome(&self.context.closed_bonds[at]) {
+        while at < self.context.closed_sessions.len() {
+            match self.outcome(&self.context.closed_sessions[at]) {
                 Some(ended) => {
-                    let closed = self.context.closed_bonds.swap_remove(at);
+                    let closed = self.context.closed_sessions.swap_remove(at);
                     self.end(&closed, &ended);
                 }
                 None => at += 1,
@@ -202,9 +202,9 @@ impl Client {
         }
     }
 
-    /// How the user of a closed bond ended. `None` if it has not ended, or if it is not known yet what a dead user
+    /// How the user of a closed session ended. `None` if it has not ended, or if it is not known yet what a dead user
     /// left.
-    fn outcome(&self, closed: &ClosedBond) -> Option<Outcome> {
+    fn outcome(&self, closed: &ClosedSession) -> Option<Outcome> {
         // Check this first: a user that is gone changes nothing any more.
         let is_gone = closed.is_gone();
         if !closed.is_at_work() {
@@ -214,28 +214,28 @@ impl Client {
             return None;
         }
         let Some(cq) = self.context.cqs.get(&closed.cq) else { return Some(Outcome::Done) };
-        left(&closed.bond, &cq.sink, |place| self.is_tried(closed.cq, place)).map(Outcome::Died)
+        unfinished(&closed.session, &cq.sink, |place| self.is_tried(closed.cq, place)).map(Outcome::Died)
     }
 
-    /// Whether a living user of a bond tries to get a place in a completion queue, or has it.
+    /// Whether a living user of a session tries to get a place in a completion queue, or has it.
     fn is_tried(&self, cq: CqId, place: u32) -> bool {
         let by = |qp: &Qp| {
-            let here = |it: &InboundBond| is_of(it.bond.place(), place) && !it.is_gone();
-            let there = |bond: &Bond| is_of(bond.own_place(), place);
+            let here = |it: &InboundSession| is_of(it.session.place(), place) && !it.is_gone();
+            let there = |session: &DirectSession| is_of(session.own_place(), place);
             qp.endpoint.receive.cq == cq && qp.endpoint.sharing.inbound.as_ref().is_some_and(here)
                 || qp.endpoint.send.cq == cq && qp.endpoint.sharing.outbound.as_ref().is_some_and(there)
         };
-        self.qps.values().any(by) || self.context.closed_bonds.iter().any(|closed| closed.tries(cq, place))
+        self.qps.values().any(by) || self.context.closed_sessions.iter().any(|closed| closed.tries(cq, place))
     }
 
-    fn end(&mut self, closed: &ClosedBond, ended: &Outcome) {
+    fn end(&mut self, closed: &ClosedSession, ended: &Outcome) {
         let Some(qp) = self.qps.get_mut(&closed.qpn) else { return };
-        let (messages, bytes) = closed.bond.counted();
+        let (messages, bytes) = closed.session.counted();
         let more = (messages.wrapping_sub(closed.counted.0), bytes.wrapping_sub(closed.counted.1));
         qp.endpoint.sharing.traffic.add(closed.process.is_some(), more);
         if closed.is_gone() {
-            if let Outcome::Died(left) = *ended {
-                qp.endpoint.finish_for_dead_peer(&closed.bond, left, &mut self.context);
+            if let Outcome::Died(unfinished) = *ended {
+                qp.endpoint.finish_for_dead_peer(&closed.session, unfinished, &mut self.context);
             }
             // The user may have died before it notified the channel.
             self.context.cqs.get(&closed.cq).iter().for_each(|cq| cq.sink.disarm());
@@ -244,18 +244,18 @@ impl Client {
         self.wake(closed.qpn);
     }
 
-    /// Ends all sharing when the thread ends. If the application is gone, nobody uses the bonds on its behalf, and
+    /// Ends all sharing when the thread ends. If the application is gone, nobody uses the sessions on its behalf, and
     /// peers are told so.
     pub(crate) fn say_goodbye(&mut self) {
         let is_gone = self.is_hung_up();
-        let bonds = self.qps.values().filter_map(|qp| qp.endpoint.sharing.outbound.as_ref());
-        let closed = self.context.closed_bonds.iter().filter(|closed| closed.process.is_none());
-        bonds.chain(closed.map(|closed| &closed.bond)).filter(|_| is_gone).for_each(Bond::end);
-        self.qps.values().for_each(|qp| qp.endpoint.sharing.close_bonds());
+        let sessions = self.qps.values().filter_map(|qp| qp.endpoint.sharing.outbound.as_ref());
+        let closed = self.context.closed_sessions.iter().filter(|closed| closed.process.is_none());
+        sessions.chain(closed.map(|closed| &closed.session)).filter(|_| is_gone).for_each(DirectSession::end);
+        self.qps.values().for_each(|qp| qp.endpoint.sharing.close_sessions());
         self.qps
             .values()
             .filter_map(|qp| qp.endpoint.sharing_peer())
-            .for_each(|peer| _ = peer.ask(Question::PeerGone));
+            .for_each(|peer| _ = peer.send(Message::PeerGone));
     }
 
     /// Waits for peers that are still at work in the application's memory, if that is of a window: the next program to
@@ -263,10 +263,11 @@ impl Client {
     pub(crate) fn await_writers(&self) {
         let may_write = |qp: &Qp| {
             let inbound = qp.endpoint.sharing.inbound.as_ref();
-            inbound.is_some_and(|inbound| inbound.bond.turn().is_some() && !inbound.is_gone())
+            inbound.is_some_and(|inbound| inbound.session.turn().is_some() && !inbound.is_gone())
         };
         let are_there = || {
-            self.qps.values().any(may_write) || self.context.closed_bonds.iter().any(ClosedBond::may_write)
+            self.qps.values().any(may_write)
+                || self.context.closed_sessions.iter().any(ClosedSession::may_write)
         };
         let (mut pause, end) = (AGAIN, Instant::now() + WRITERS);
         // What a device that closes leaves is nobody's.

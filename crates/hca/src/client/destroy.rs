@@ -32,7 +32,7 @@ impl Client {
         if self.qps.values().any(|qp| qp.endpoint.completes_to(cq)) {
             return refuse(Errno::BUSY, "queue pairs use the completion queue");
         }
-        found(self.context.remove_cq(cq), "completion queue")?.kept.empty();
+        found(self.context.remove_cq(cq), "completion queue")?.backing.empty();
         done()
     }
 
@@ -40,7 +40,7 @@ impl Client {
         if self.qps.values().any(|qp| qp.endpoint.receive.takes_from(srq)) {
             return refuse(Errno::BUSY, "queue pairs use the shared receive queue");
         }
-        found(self.context.srqs.remove(&srq), "shared receive queue")?.kept.empty();
+        found(self.context.srqs.remove(&srq), "shared receive queue")?.backing.empty();
         done()
     }
 
@@ -56,7 +56,7 @@ impl Client {
         }
         let qp = found(self.qps.remove(&qpn), "queue pair")?;
         context.regions.unbind_all(qpn);
-        qp.endpoint.kept.empty();
+        qp.endpoint.backing.empty();
         qp.count_into(&mut context.counters);
         context.adapter.remove_qp(qpn);
         self.bells.take_back(qpn);

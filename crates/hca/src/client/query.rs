@@ -3,7 +3,7 @@
 use crate::base::ids::{CqId, Qpn, SrqId};
 use crate::base::refusal::{Answer, done, found, reply};
 use crate::client::Client;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::qp::modify;
 use uverbs::{PortInfo, QpAttributes, QpInfo, Reply};
 
@@ -61,7 +61,7 @@ impl Client {
     pub(super) fn tell_peer_of_few(&self, qpn: Qpn) -> Answer {
         let endpoint = &found(self.qps.get(&qpn), "queue pair")?.endpoint;
         if let Some(peer) = endpoint.direct_peer() {
-            peer.ask(Question::FewReceives);
+            peer.send(Message::FewReceives);
         }
         done()
     }

@@ -1,22 +1,22 @@
 //! The device's part in sharing memory between trusting peers. An application gets descriptors of the peer's queues,
 //! so that it can store messages there itself (`verbs/src/direct.rs`). The device ends this when anything changes.
 //!
-//! An application's thread sends a question to the thread of the peer's application, which alone knows whether its
-//! queue pair is ready. The answer returns as a question, too, so no thread waits for another.
+//! An application's thread sends a message to the thread of the peer's application, which alone knows whether its
+//! queue pair is ready. The answer returns as a message, too, so no thread waits for another.
 
 use crate::base::clock::monotonic;
 use crate::base::ids::{CqId, Qpn, SrqId};
 use crate::base::refusal::{Answer, refuse};
 use crate::client::Client;
-use crate::inbox::question::{Grant, Question, SharedPart, SharingAnswer, SharingRequest};
+use crate::inbox::message::{Grant, Message, SharedPart, SharingAnswer, SharingRequest};
 use crate::net::path::{Path, Way};
-use crate::program::holders::Process;
+use crate::program::grants::Process;
 use crate::qp::Qp;
 use crate::streams::events::Event;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
-use uverbs::{Bond, QpState, QpType, Refusal, Reply};
+use uverbs::{DirectSession, QpState, QpType, Refusal, Reply};
 
 /// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ impl Client {
             inbox: self.context.inbox.clone(),
             ticket: Arc::downgrade(&ticket),
         };
-        if !peer.ask(Question::Share(Box::new(request))) {
+        if !peer.send(Message::Share(Box::new(request))) {
             return not_ready();
         }
         self.awaited = Some(PendingAnswer { qpn, until: monotonic() + PATIENCE, ticket });
@@ -95,15 +95,15 @@ impl Client {
         };
         let source = &self.context.source;
         source.share();
-        let Ok(bond) = grant.bond.open(Bond::BYTES, &source.fault) else { return refused() };
+        let Ok(session) = grant.session.open(DirectSession::BYTES, &source.fault) else { return refused() };
         let Some(cq) = self.context.cqs.get_mut(&endpoint.send.cq) else { return refused() };
-        let own = [&grant.bond, &self.context.regions.kept].map(|kept| kept.give(&source.reach));
+        let own = [&grant.session, &self.context.regions.backing].map(|backing| backing.give(&source.reach));
         let ([Some(theirs), Some(regions)], Some(own_cq)) = (own, cq.share(&source.reach)) else {
             return refused();
         };
         (grant.peer.own_regions, grant.peer.own_entries) = (self.context.regions.limit, cq.entries);
         endpoint.sharing.trust = self.context.adapter.spec().trust.clone();
-        endpoint.sharing.set_outbound(Bond::new(bond), grant.bond);
+        endpoint.sharing.set_outbound(DirectSession::new(session), grant.session);
         let mut along = vec![theirs];
         along.append(&mut grant.first);
         along.extend([regions, own_cq]);
@@ -147,7 +147,7 @@ impl Client {
 
     /// Ends all sharing.
     fn unshare_all(&mut self) {
-        self.qps.values().for_each(|qp| qp.endpoint.sharing.close_bonds());
+        self.qps.values().for_each(|qp| qp.endpoint.sharing.close_sessions());
         self.qps.values_mut().for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 
@@ -157,7 +157,7 @@ impl Client {
             let adapter = &self.context.adapter;
             let guest = adapter.spec().guest.clone();
             let life = self.who.is_remote().then(|| Arc::downgrade(&self.life));
-            self.process = adapter.holders.process((self.who.pid(), life), &guest, &adapter.budget);
+            self.process = adapter.grants.process((self.who.pid(), life), &guest, &adapter.budget);
         }
         self.process.clone()
     }

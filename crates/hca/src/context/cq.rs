@@ -6,7 +6,7 @@ use crate::base::limits::MAX_COMPLETIONS;
 use crate::base::refusal::{refuse, within};
 use crate::context::quota::Quota;
 use crate::streams::events::Notifier;
-use crate::window::kept::{Kept, Reach};
+use crate::window::source::{MemoryBacking, Reach};
 use rustix::io::Errno;
 use uverbs::{Completion, CompletionSink, Given, Overrun, Refusal, completion};
 
@@ -24,7 +24,7 @@ pub(crate) struct Cq {
     /// Its completions say when they were added: a clock takes longer to read than all else that a completion needs.
     timestamps: bool,
     /// Its memory, for the application.
-    pub kept: Kept,
+    pub backing: MemoryBacking,
     /// It overran, and accepts no more.
     pub overrun: bool,
     /// Others may add completions, too.
@@ -72,15 +72,24 @@ impl Cq {
     ) -> Result<Self, Refusal> {
         let bytes = completion::bytes(entries);
         let held = quota.take(Kind::CompletionQueue, bytes, limit)?;
-        let (memory, kept) = quota.memory("completion queue", bytes)?;
+        let (memory, backing) = quota.memory("completion queue", bytes)?;
         let sink = CompletionSink::new(memory, entries);
-        Ok(Self { sink, entries, channel, timestamps: false, kept, overrun: false, is_shared: false, held })
+        Ok(Self {
+            sink,
+            entries,
+            channel,
+            timestamps: false,
+            backing,
+            overrun: false,
+            is_shared: false,
+            held,
+        })
     }
 
     /// Shares its memory with whoever has this reach, who may add completions from now on.
     pub fn share(&mut self, reach: &Reach) -> Option<Given> {
         self.is_shared = true;
-        self.kept.give(reach)
+        self.backing.give(reach)
     }
 
     /// Adds a completion. Returns whether the channel must be notified.
@@ -99,13 +108,13 @@ impl Cq {
     pub fn resize(&mut self, entries: Entries, quota: &Quota) -> Result<Given, Refusal> {
         // Both exist for a moment.
         let new = Self::with_limit(entries, self.channel, quota, u32::MAX)?;
-        let theirs = quota.give(&new.kept)?;
+        let theirs = quota.give(&new.backing)?;
         if !self.sink.move_to(&new.sink) {
             return refuse(Errno::INVAL, "more completions wait than the queue would have room for");
         }
-        let Self { sink, entries, kept, held, .. } = new;
+        let Self { sink, entries, backing, held, .. } = new;
         (self.sink, self.entries, self.held) = (sink, entries, held);
-        std::mem::replace(&mut self.kept, kept).empty();
+        std::mem::replace(&mut self.backing, backing).empty();
         Ok(theirs)
     }
 }

@@ -12,9 +12,9 @@ use crate::context::send_queue::{LocalRequest, SendQueue};
 use crate::context::sharing::{Invalidation, Sharing};
 use crate::context::terms::{describe, status_number};
 use crate::inbox::Inbox;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::streams::events::Event;
-use crate::window::kept::Kept;
+use crate::window::source::MemoryBacking;
 use rdma::{Mtu, Status};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) struct Endpoint {
     pub peer: Peer,
     pub sharing: Sharing,
     /// Its memory, to share, and the length of that in bytes.
-    pub kept: Kept,
+    pub backing: MemoryBacking,
     pub memory: u64,
     /// Why it is in the error state, for display.
     pub reason: Option<&'static str>,
@@ -226,18 +226,18 @@ impl Endpoint {
     }
 
     /// The thread of the peer, if memory may be shared with it.
-    pub fn sharing_peer(&self) -> Option<Arc<Inbox<Question>>> {
+    pub fn sharing_peer(&self) -> Option<Arc<Inbox<Message>>> {
         let (_, adapter) = self.peer.local()?;
         self.sharing.trust.as_ref().and_then(|_| adapter.owner(self.peer_qpn()))
     }
 
     /// The thread of the peer in whose queues the application stores messages.
-    pub fn direct_peer(&self) -> Option<Arc<Inbox<Question>>> {
+    pub fn direct_peer(&self) -> Option<Arc<Inbox<Message>>> {
         self.sharing.outbound.as_ref().and_then(|_| self.sharing_peer())
     }
 
     /// Whether it is connected to this queue pair, and may share memory with it now.
-    pub fn is_bonded_with(&self, from: (Ipv6Addr, Qpn)) -> bool {
+    pub fn may_share_with(&self, from: (Ipv6Addr, Qpn)) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
 
@@ -247,7 +247,7 @@ impl Endpoint {
         if let Some((path, adapter)) = self.peer.local()
             && let Some(inbox) = adapter.owner(peer)
         {
-            inbox.ask(Question::Notify(peer, (path.header.source, self.qpn)));
+            inbox.send(Message::Notify(peer, (path.header.source, self.qpn)));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::base::refusal::{found, no_memory, refuse};
 use crate::context::pd::Pds;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::regions::{Piece, RegionPages, Regions};
-use crate::window::kept::Source;
+use crate::window::source::MemorySource;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use uverbs::qp::access;
@@ -37,7 +37,7 @@ pub(crate) struct Registrar<'a> {
     pub pds: &'a Pds,
     pub space: &'a AddressSpace,
     pub limits: Limits,
-    pub source: &'a Source,
+    pub source: &'a MemorySource,
 }
 
 impl Registrar<'_> {

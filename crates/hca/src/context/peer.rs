@@ -1,7 +1,7 @@
 //! The peer of a connected queue pair: the path to it, and what is known about it.
 
 use crate::base::header::NetworkHeader;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::inbox::{Inbox, Substitute};
 use crate::net::adapter::Adapter;
 use crate::net::path::{Path, Way};
@@ -17,7 +17,7 @@ const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 pub(crate) struct Peer {
     pub path: Option<Path>,
     /// The inbox of the peer's thread, if the peer is on this host and a packet was sent there.
-    pub inbox: Option<Arc<Inbox<Question>>>,
+    pub inbox: Option<Arc<Inbox<Message>>>,
     /// Who works for that thread while it sleeps, if anybody may.
     pub substitute: Option<Arc<dyn Substitute>>,
     /// The NAK to the peer's last wrong request.

@@ -4,7 +4,7 @@ use crate::base::budget::{DeviceBudget, Kind, Reservation};
 use crate::base::limits::Limits;
 use crate::base::refusal::no_memory;
 use crate::net::adapter::Adapter;
-use crate::window::kept::{Kept, Source};
+use crate::window::source::{MemoryBacking, MemorySource};
 use std::sync::Arc;
 use uverbs::{Given, Memory, Refusal};
 
@@ -13,11 +13,11 @@ use uverbs::{Given, Memory, Refusal};
 pub(crate) struct Quota {
     pub limits: Limits,
     budget: Arc<DeviceBudget>,
-    source: Arc<Source>,
+    source: Arc<MemorySource>,
 }
 
 impl Quota {
-    pub fn new(adapter: &Adapter, source: &Arc<Source>) -> Self {
+    pub fn new(adapter: &Adapter, source: &Arc<MemorySource>) -> Self {
         Self { limits: adapter.spec().limits, budget: adapter.budget.clone(), source: source.clone() }
     }
 
@@ -27,12 +27,12 @@ impl Quota {
     }
 
     /// Memory to share with the application.
-    pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, Kept), Refusal> {
+    pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, MemoryBacking), Refusal> {
         self.source.memory(name, bytes)
     }
 
     /// What the application gets of that.
-    pub fn give(&self, kept: &Kept) -> Result<Given, Refusal> {
-        kept.give_owner(&self.source.reach)
+    pub fn give(&self, backing: &MemoryBacking) -> Result<Given, Refusal> {
+        backing.give_owner(&self.source.reach)
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Work {
 
 /// The scatter/gather list, or the inline bytes, of a request.
 #[derive(Debug, Default)]
-struct Taken {
+struct RequestBuffers {
     segments: Vec<Segment>,
     inline: Vec<u8>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct SendQueue {
     /// Requests in progress, by their slot.
     works: Vec<Work>,
     /// Buffers for the next request that is taken.
-    taken: Taken,
+    buffers: RequestBuffers,
     /// Its completion queue.
     pub cq: CqId,
     /// Every request gets a completion, whether it asks for one or not.
@@ -79,7 +79,7 @@ impl SendQueue {
         Self {
             source,
             works: vec![Work::default(); slots as usize],
-            taken: Taken::default(),
+            buffers: RequestBuffers::default(),
             cq,
             all_signaled,
             spares_doorbell: false,
@@ -112,7 +112,7 @@ impl SendQueue {
     /// Takes the next request: the number of its slot, and the request.
     #[inline]
     pub fn take(&mut self) -> Result<Option<(u32, WorkRequest)>, Corrupt> {
-        let Taken { segments, inline } = &mut self.taken;
+        let RequestBuffers { segments, inline } = &mut self.buffers;
         segments.clear();
         inline.clear();
         let Some((number, request)) = self.source.take(segments, inline)? else { return Ok(None) };
@@ -125,8 +125,8 @@ impl SendQueue {
         let work = &mut self.works[slot];
         (work.id, work.opcode, work.len) = (request.id, request.opcode, len as u32);
         work.number = request.number;
-        swap(&mut work.segments, &mut self.taken.segments);
-        swap(&mut work.inline, &mut self.taken.inline);
+        swap(&mut work.segments, &mut self.buffers.segments);
+        swap(&mut work.inline, &mut self.buffers.inline);
         self.is_found = false;
         Ok(Some((number, request)))
     }

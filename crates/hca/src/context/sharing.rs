@@ -1,11 +1,11 @@
-//! What a queue pair shares with its peer, and closed bonds that are still in use.
+//! What a queue pair shares with its peer, and closed sessions that are still in use.
 
 use crate::base::ids::{CqId, Qpn};
 use crate::memory::keys::KeyUsers;
-use crate::program::holders::Process;
-use crate::window::kept::Kept;
+use crate::program::grants::Process;
+use crate::window::source::MemoryBacking;
 use std::sync::Arc;
-use uverbs::{Bond, Hold, Parcels};
+use uverbs::{DirectSession, Hold, MessageRing};
 
 /// Messages and bytes that applications copied to their peers themselves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,49 +48,49 @@ impl Seen {
     }
 }
 
-/// The bond through which a peer uses the queues of this queue pair.
+/// The session through which a peer uses the queues of this queue pair.
 #[derive(Debug)]
-pub(crate) struct InboundBond {
-    pub bond: Bond,
+pub(crate) struct InboundSession {
+    pub session: DirectSession,
     pub process: Arc<Process>,
     pub seen: Seen,
 }
 
-impl InboundBond {
-    pub const fn new(bond: Bond, process: Arc<Process>) -> Self {
-        Self { bond, process, seen: Seen(None) }
+impl InboundSession {
+    pub const fn new(session: DirectSession, process: Arc<Process>) -> Self {
+        Self { session, process, seen: Seen(None) }
     }
 
     pub fn is_gone(&self) -> bool {
-        self.bond.is_gone() || !self.process.is_there()
+        self.session.is_gone() || !self.process.is_there()
     }
 
     /// Whether the peer may still use a key that was invalidated.
     pub fn may_use(&self, invalidation: Invalidation) -> bool {
-        self.seen.is_in(self.bond.turn(), invalidation.number) && !self.is_gone()
+        self.seen.is_in(self.session.turn(), invalidation.number) && !self.is_gone()
     }
 }
 
-/// A closed bond whose user may not have stopped yet.
+/// A closed session whose user may not have stopped yet.
 #[derive(Debug)]
-pub(crate) struct ClosedBond {
-    pub bond: Bond,
+pub(crate) struct ClosedSession {
+    pub session: DirectSession,
     pub qpn: Qpn,
     /// The completion queue to which its user adds completions.
     pub cq: CqId,
     /// The peer's process; `None`: its user is the application itself.
     pub process: Option<Arc<Process>>,
-    /// The counts of the bond when it was closed.
+    /// The counts of the session when it was closed.
     pub counted: (u64, u64),
 }
 
-impl ClosedBond {
+impl ClosedSession {
     pub fn is_gone(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| self.bond.is_gone() || !process.is_there())
+        self.process.as_ref().is_some_and(|process| self.session.is_gone() || !process.is_there())
     }
 
     pub fn is_at_work(&self) -> bool {
-        self.bond.turn().is_some()
+        self.session.turn().is_some()
     }
 
     /// Whether its user may still write to the application's memory.
@@ -100,12 +100,12 @@ impl ClosedBond {
 
     /// Whether its user tries to get this place in a completion queue, or has it.
     pub fn tries(&self, cq: CqId, place: u32) -> bool {
-        let place_of = if self.process.is_some() { self.bond.place() } else { self.bond.own_place() };
+        let place_of = if self.process.is_some() { self.session.place() } else { self.session.own_place() };
         self.cq == cq && is_of(place_of, place) && !self.is_gone()
     }
 }
 
-/// Whether the place that a bond's user noted is this one.
+/// Whether the place that a session's user noted is this one.
 pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
     matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
 }
@@ -114,57 +114,57 @@ pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// The peer stores messages in the queues of this queue pair.
-    pub inbound: Option<InboundBond>,
+    pub inbound: Option<InboundSession>,
     /// The application stores messages in the queues of the peer.
-    pub outbound: Option<Bond>,
-    /// The memory of the last such bond. Pages of a window are not used for anything else while the application's
-    /// library may look there to see whether the bond is closed: until it gets another one.
-    pub last_outbound: Option<Kept>,
-    /// What closed bonds counted.
+    pub outbound: Option<DirectSession>,
+    /// The memory of the last such session. Pages of a window are not used for anything else while the application's
+    /// library may look there to see whether the session is closed: until it gets another one.
+    pub last_outbound: Option<MemoryBacking>,
+    /// What closed sessions counted.
     pub traffic: DirectTraffic,
     /// The trust in which memory is or was shared with the peer.
     pub trust: Option<String>,
     /// Where peers store messages that are too long for a slot, and the offset of that in the memory of the queue
     /// pair.
-    pub parcels: Option<(Parcels, u32)>,
+    pub message_ring: Option<(MessageRing, u32)>,
 }
 
 impl Sharing {
-    pub fn new(parcels: Option<(Parcels, u32)>) -> Self {
-        Self { parcels, ..Self::default() }
+    pub fn new(message_ring: Option<(MessageRing, u32)>) -> Self {
+        Self { message_ring, ..Self::default() }
     }
 
     /// All messages that the application, or its peers, copied themselves.
     pub fn traffic(&self) -> DirectTraffic {
         let mut traffic = self.traffic;
-        self.outbound.iter().for_each(|bond| traffic.add(false, bond.counted()));
-        self.inbound.iter().for_each(|inbound| traffic.add(true, inbound.bond.counted()));
+        self.outbound.iter().for_each(|session| traffic.add(false, session.counted()));
+        self.inbound.iter().for_each(|inbound| traffic.add(true, inbound.session.counted()));
         traffic
     }
 
     /// Whether the application stores messages in the queues of the peer now.
     pub fn is_direct(&self) -> bool {
-        self.outbound.as_ref().is_some_and(|bond| !bond.is_closed())
+        self.outbound.as_ref().is_some_and(|session| !session.is_closed())
     }
 
-    /// Closes the bonds: their users see that, and stop.
-    pub fn close_bonds(&self) {
-        self.outbound.iter().chain(self.inbound.iter().map(|it| &it.bond)).for_each(Bond::close);
+    /// Closes the sessions: their users see that, and stop.
+    pub fn close_sessions(&self) {
+        self.outbound.iter().chain(self.inbound.iter().map(|it| &it.session)).for_each(DirectSession::close);
     }
 
     /// Sets where the application stores messages from now on.
-    pub fn set_outbound(&mut self, bond: Bond, memory: Kept) {
+    pub fn set_outbound(&mut self, session: DirectSession, memory: MemoryBacking) {
         self.last_outbound = Some(memory);
-        if let Some(old) = self.outbound.replace(bond) {
+        if let Some(old) = self.outbound.replace(session) {
             self.traffic.add(false, old.counted());
         }
     }
 
-    /// Resets traffic and trust. No bond may be open.
+    /// Resets traffic and trust. No session may be open.
     pub fn reset(&mut self) {
         (self.traffic, self.trust) = (DirectTraffic::default(), None);
-        if let Some((parcels, _)) = &self.parcels {
-            parcels.reset();
+        if let Some((message_ring, _)) = &self.message_ring {
+            message_ring.reset();
         }
     }
 }

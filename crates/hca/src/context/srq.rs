@@ -5,7 +5,7 @@ use crate::base::ids::PdId;
 use crate::base::limits::{MAX_SEGMENTS, MAX_WORK};
 use crate::base::refusal::{no_memory, refuse, within};
 use crate::context::quota::Quota;
-use crate::window::kept::Kept;
+use crate::window::source::MemoryBacking;
 use rustix::io::Errno;
 use std::sync::Arc;
 use uverbs::{DEVICE, Given, Memory, Refusal, Shape, SharedSource, WorkQueue};
@@ -16,7 +16,7 @@ pub(crate) struct Srq {
     pub pd: PdId,
     pub source: SharedSource,
     /// Its memory, to share, and its place there.
-    pub kept: Kept,
+    pub backing: MemoryBacking,
     pub shape: Shape,
     /// Segments of a receive.
     pub max_sge: u32,
@@ -42,10 +42,10 @@ impl Srq {
         within("max_wr", max_wr, MAX_WORK)?;
         let shape = SharedSource::shape(max_wr, max_sge);
         let held = quota.take(Kind::SharedQueue, shape.end(), limit)?;
-        let (memory, kept) = quota.memory("shared receive queue", shape.end())?;
+        let (memory, backing) = quota.memory("shared receive queue", shape.end())?;
         let memory = Arc::new(memory);
         let source = SharedSource::new(memory.clone(), shape, DEVICE).map_err(no_memory)?;
-        Ok((Self { pd, source, kept, shape, max_sge, limit: 0, _reservation: held }, memory))
+        Ok((Self { pd, source, backing, shape, max_sge, limit: 0, _reservation: held }, memory))
     }
 
     /// Resizes the queue while no peer takes from it. Returns its new memory for the application.
@@ -56,7 +56,7 @@ impl Srq {
         }
         // Both exist for a moment.
         let (mut new, memory) = Self::with_limit(self.pd, (max_wr, self.max_sge), quota, u32::MAX)?;
-        let theirs = quota.give(&new.kept)?;
+        let theirs = quota.give(&new.backing)?;
         let mut queue = WorkQueue::new(memory, new.shape, max_wr).map_err(no_memory)?;
         match self.source.move_to(&mut queue) {
             Ok(true) => {}
@@ -66,7 +66,7 @@ impl Srq {
             Err(error) => return refuse(Errno::INVAL, error.to_string()),
         }
         new.arm(limit);
-        std::mem::replace(self, new).kept.empty();
+        std::mem::replace(self, new).backing.empty();
         Ok(theirs)
     }
 

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// An atomic operation in progress.
 #[derive(Debug)]
-struct Holder {
+struct Operation {
     of: Identity,
     since: Instant,
 }
@@ -23,7 +23,7 @@ struct Holder {
 /// one for each address space.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    holders: Mutex<Vec<Holder>>,
+    operations: Mutex<Vec<Operation>>,
     free: Condvar,
 }
 
@@ -35,37 +35,37 @@ pub(crate) struct TurnGuard<'a> {
 }
 
 impl Turns {
-    fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
-        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn operations(&self) -> MutexGuard<'_, Vec<Operation>> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the turn for memory of this address space. `None` if another operation on the same one holds it for too
     /// long, or too many threads want it.
     pub fn take(&self, of: Identity) -> Option<TurnGuard<'_>> {
         let start = Instant::now();
-        let mut holders = self.holders();
+        let mut operations = self.operations();
         loop {
             let now = Instant::now();
             let is_late = |since: Instant| now.duration_since(since) >= PATIENCE;
-            let Some(first) = holders.iter().find(|it| it.of == of || !is_late(it.since)) else { break };
+            let Some(first) = operations.iter().find(|it| it.of == of || !is_late(it.since)) else { break };
             let since = start.min(first.since);
             if is_late(since) {
                 return None;
             }
             let left = PATIENCE - now.duration_since(since);
-            holders = self.free.wait_timeout(holders, left).unwrap_or_else(PoisonError::into_inner).0;
+            operations = self.free.wait_timeout(operations, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        holders.push(Holder { of, since: Instant::now() });
+        operations.push(Operation { of, since: Instant::now() });
         Some(TurnGuard { turn: self, of })
     }
 }
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        let mut holders = self.turn.holders();
-        holders.retain(|it| it.of != self.of);
+        let mut operations = self.turn.operations();
+        operations.retain(|it| it.of != self.of);
         // While others are stopped, some of the waiting threads may not take the turn yet, so all are woken.
-        if holders.is_empty() { self.turn.free.notify_one() } else { self.turn.free.notify_all() }
+        if operations.is_empty() { self.turn.free.notify_one() } else { self.turn.free.notify_all() }
     }
 }
 
@@ -99,13 +99,13 @@ mod tests {
     #[test]
     fn who_keeps_it_stops_its_own_address_space_alone() {
         let turn = Turns::default();
-        let kept = turn.take(ONE).unwrap();
+        let held = turn.take(ONE).unwrap();
         assert!(turn.take(ONE).is_none());
         for _ in 0..2 {
             drop(turn.take(OTHER).unwrap());
             assert!(turn.take(ONE).is_none());
         }
-        drop(kept);
+        drop(held);
         assert!(turn.take(ONE).is_some());
     }
 }

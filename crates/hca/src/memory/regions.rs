@@ -11,7 +11,7 @@ use crate::memory::atomics::Turns;
 use crate::memory::keys::KeyEntry;
 use crate::memory::registered::{MappedBytes, RegionLimit, Registered, TableMemory};
 use crate::window::Pages;
-use crate::window::kept::{Kept, ListBytes, Reach, Source};
+use crate::window::source::{ListBytes, MemoryBacking, MemorySource, Reach};
 use mem::FaultWord;
 use rdma::{Access, Fault};
 use std::os::fd::OwnedFd;
@@ -180,7 +180,7 @@ pub(crate) struct Regions {
     /// The same regions in a shared table, for the application itself and for peers that share memory.
     pub(crate) table: RegionTable,
     /// Its memory, to share.
-    pub kept: Kept,
+    pub backing: MemoryBacking,
     /// How many regions the table has room for.
     pub limit: u32,
     /// Registered bytes of all regions.
@@ -195,19 +195,19 @@ impl Regions {
     /// The regions of an application with memory from this source, at most `limit`. The table that peers read is in a
     /// file that only the device can write; if peers are in virtual machines, it is in their common window, with room
     /// for fewer regions: others are not shared.
-    pub fn new(limit: u32, together: Arc<Registered>, source: &Source) -> Result<Self, MemoryError> {
+    pub fn new(limit: u32, together: Arc<Registered>, source: &MemorySource) -> Result<Self, MemoryError> {
         let room = limit.min(ROOM);
         let common = source.common(RegionTable::bytes(room));
-        let (table, kept, limit) = match common {
-            Some((memory, kept)) => (RegionTable::new(memory, room), kept, room),
+        let (table, backing, limit) = match common {
+            Some((memory, backing)) => (RegionTable::new(memory, room), backing, room),
             None => {
                 let (table, file) = RegionTable::create(limit)?;
-                (table, Kept::File(file), limit)
+                (table, MemoryBacking::File(file), limit)
             }
         };
         let (entries, pages) = Default::default();
         let table_memory = TableMemory::new(together.budget.clone());
-        Ok(Self { entries, pages, table, kept, limit, registered: 0, table_memory, together })
+        Ok(Self { entries, pages, table, backing, limit, registered: 0, table_memory, together })
     }
 
     /// The region or window with this key.
@@ -464,9 +464,9 @@ mod tests {
     use crate::window::notes::ProgramNote;
     use crate::window::program_pages::ProgramPages;
 
-    fn source() -> Source {
+    fn source() -> MemorySource {
         let reach = Reach { is_local: true, windows: Default::default() };
-        Source::new(reach, (ProgramNote::default(), None), Arc::new(ProgramPages::new())).unwrap()
+        MemorySource::new(reach, (ProgramNote::default(), None), Arc::new(ProgramPages::new())).unwrap()
     }
 
     #[test]

@@ -9,14 +9,14 @@ use crate::base::shaper::Shaper;
 use crate::base::spec::DeviceSpec;
 use crate::base::threads::{DeviceThreads, HostThreads};
 use crate::inbox::Inbox;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::memory::atomics::Turns;
 use crate::memory::registered::Registered;
 use crate::net::groups::Groups;
 use crate::net::wire_errors::WireErrors;
-use crate::program::holders::Holders;
+use crate::program::grants::MemoryGrants;
 use crate::window::Window;
-use crate::window::kept::DeviceWindows;
+use crate::window::source::DeviceWindows;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -32,14 +32,14 @@ const FIRST_QPN: u32 = 16;
 pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
     /// The inbox of the thread that owns a queue pair, by its number.
-    qps: RwLock<HashMap<Qpn, Arc<Inbox<Question>>>>,
+    qps: RwLock<HashMap<Qpn, Arc<Inbox<Message>>>>,
     /// Multicast groups and the queue pairs attached to them.
     pub groups: Groups,
     pub errors: WireErrors,
     /// Memory that applications have registered.
     pub registered: Arc<Registered>,
     /// Counters of applications that have ended.
-    kept: Mutex<Counters>,
+    ended_counters: Mutex<Counters>,
     /// The device is being closed.
     closing: AtomicBool,
     /// Its guest's machine stands still, or its memory is being copied: no program in it uses the device.
@@ -55,7 +55,7 @@ pub(crate) struct Adapter {
     /// The order of its atomic operations.
     pub turn: Turns,
     /// Processes that were given memory of its applications.
-    pub holders: Holders,
+    pub grants: MemoryGrants,
     /// The number of its port, once it has one.
     port: OnceLock<u16>,
     shaper: Shaper,
@@ -73,7 +73,7 @@ impl Adapter {
             groups: Groups::default(),
             errors: WireErrors::default(),
             registered: Arc::new(Registered::new(budget.clone())),
-            kept: Mutex::default(),
+            ended_counters: Mutex::default(),
             closing: AtomicBool::new(false),
             halted: AtomicBool::new(false),
             migrates: AtomicBool::new(false),
@@ -81,7 +81,7 @@ impl Adapter {
             budget,
             threads: DeviceThreads::new(threads.clone()),
             turn: Turns::default(),
-            holders: Holders::default(),
+            grants: MemoryGrants::default(),
             port: OnceLock::new(),
             shaper,
             windows: RwLock::default(),
@@ -113,17 +113,17 @@ impl Adapter {
         std::mem::replace(&mut self.windows.write().unwrap_or_else(PoisonError::into_inner), windows)
     }
 
-    fn qps(&self) -> RwLockWriteGuard<'_, HashMap<Qpn, Arc<Inbox<Question>>>> {
+    fn qps(&self) -> RwLockWriteGuard<'_, HashMap<Qpn, Arc<Inbox<Message>>>> {
         self.qps.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the inbox of the connection manager's queue pair.
-    pub fn set_manager(&self, owner: &Arc<Inbox<Question>>) {
+    pub fn set_manager(&self, owner: &Arc<Inbox<Message>>) {
         self.qps().insert(MANAGER_QPN, owner.clone());
     }
 
     /// Adds a queue pair within the limit, and returns its number. Numbers are random, so that none is used again soon.
-    pub fn add_qp(&self, owner: &Arc<Inbox<Question>>) -> Option<Qpn> {
+    pub fn add_qp(&self, owner: &Arc<Inbox<Message>>) -> Option<Qpn> {
         let limit = self.spec().limits.qps as usize;
         let mut qps = self.qps();
         // One of them belongs to the connection manager.
@@ -206,12 +206,12 @@ impl Adapter {
     }
 
     pub fn keep_counters(&self, counters: &Counters) {
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) += counters;
+        *self.ended_counters.lock().unwrap_or_else(PoisonError::into_inner) += counters;
     }
 
     /// Counters of applications that have ended, and of the device itself.
     pub fn counters(&self) -> Counters {
-        let mut counters = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = *self.ended_counters.lock().unwrap_or_else(PoisonError::into_inner);
         self.errors.count_into(&mut counters);
         counters
     }
@@ -222,7 +222,7 @@ impl Adapter {
     }
 
     /// The inbox of the thread that has this queue pair.
-    pub fn owner(&self, qpn: Qpn) -> Option<Arc<Inbox<Question>>> {
+    pub fn owner(&self, qpn: Qpn) -> Option<Arc<Inbox<Message>>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }
 }

@@ -4,7 +4,7 @@ use crate::base::budget::HostBudget;
 use crate::base::spec::DeviceSpec;
 use crate::base::threads::HostThreads;
 use crate::net::adapter::Adapter;
-use crate::program::holders::HolderDescription;
+use crate::program::grants::HolderDescription;
 use crate::streams::reception::Reception;
 use crate::window::program_pages::Programs;
 use std::collections::HashMap;
@@ -113,7 +113,7 @@ impl Fabric {
             let its = all.iter().filter(|((vrf, _), _)| *vrf == own.vrf);
             its.map(|(_, adapter)| adapter.spec().clone()).collect()
         };
-        adapter.holders.describe(|guest, trust| {
+        adapter.grants.describe(|guest, trust| {
             own.trusts(trust) && others.iter().any(|spec| spec.guest == guest && spec.trusts(trust))
         })
     }

@@ -5,7 +5,7 @@
 use crate::base::header::NetworkHeader;
 use crate::base::ids::Qpn;
 use crate::base::limits::{MAX_ATTACHED, MAX_GROUPS, MAX_MEMBERS, PARTITION};
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::inbox::{Inbox, Packet};
 use crate::net::wire_errors::WireErrors;
 use packet::roce::{self, Opcode, Service};
@@ -42,7 +42,7 @@ pub(crate) struct Member {
     /// The queue key that datagrams for it must have. Other datagrams are not copied; the queue pair checks the key
     /// again.
     queue_key: Arc<AtomicU32>,
-    inbox: Arc<Inbox<Question>>,
+    inbox: Arc<Inbox<Message>>,
 }
 
 /// Limits the copies per second (the generic cell rate algorithm of ITU-T I.371).
@@ -101,7 +101,7 @@ impl<'a> Multicast<'a> {
         members: &[Member],
         sender: Option<Qpn>,
         (errors, spare): (&WireErrors, &mut Vec<u8>),
-        mut gave: impl FnMut(&Arc<Inbox<Question>>),
+        mut gave: impl FnMut(&Arc<Inbox<Message>>),
     ) -> usize {
         let (mut made, mut wrong, mut lost) = (0, 0, 0);
         // Members of the same program follow each other.
@@ -148,7 +148,7 @@ impl Groups {
         &self,
         group: Ipv6Addr,
         (qpn, queue_key): (Qpn, &Arc<AtomicU32>),
-        owner: &Arc<Inbox<Question>>,
+        owner: &Arc<Inbox<Message>>,
     ) -> Result<(), GroupLimit> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();

@@ -3,7 +3,7 @@
 use crate::base::clock::monotonic;
 use crate::base::header::{NetworkHeader, is_group};
 use crate::base::ids::Qpn;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::inbox::{Inbox, Packet};
 use crate::net::adapter::Adapter;
 use crate::net::frame::{self, datagram};
@@ -41,7 +41,7 @@ pub(crate) struct Delivery<'a> {
     /// Buffer for the next packet. Each inbox returns one for the one that it gets.
     spare: Vec<u8>,
     /// Inboxes with packets that are not announced yet, and the number of frames from which those came.
-    untold: Vec<Arc<Inbox<Question>>>,
+    untold: Vec<Arc<Inbox<Message>>>,
     frames: u32,
     copy_rate: CopyRate,
     /// What the connection manager has to know.
@@ -94,7 +94,7 @@ impl<'a> Delivery<'a> {
             let qpn = Qpn(u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]));
             match (members, qpn == groups::QPN) {
                 (Some(members), true) => return self.copy(&members, header, bytes, now),
-                (None, false) => self.hand(qpn, header, bytes),
+                (None, false) => self.put(qpn, header, bytes),
                 // A packet to a group names no queue pair, and a packet to an address must name one (IBTA 10.5.1).
                 _ => count(&errors.malformed),
             }
@@ -111,7 +111,7 @@ impl<'a> Delivery<'a> {
     }
 
     /// Puts a packet into the inbox of the thread that owns its queue pair.
-    fn hand(&mut self, qpn: Qpn, header: NetworkHeader, bytes: &[u8]) {
+    fn put(&mut self, qpn: Qpn, header: NetworkHeader, bytes: &[u8]) {
         let errors = &self.adapter.errors;
         let Some(inbox) = self.adapter.owner(qpn) else { return count(&errors.unknown_qp) };
         self.spare.clear();
@@ -154,7 +154,7 @@ impl<'a> Delivery<'a> {
 }
 
 /// Records an inbox, once, to be announced later.
-fn tell_later(untold: &mut Vec<Arc<Inbox<Question>>>, inbox: &Arc<Inbox<Question>>) {
+fn tell_later(untold: &mut Vec<Arc<Inbox<Message>>>, inbox: &Arc<Inbox<Message>>) {
     if untold.iter().rev().any(|other| Arc::ptr_eq(other, inbox)) {
         return;
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     /// A device with as many members of the group as allowed, in several programs.
-    fn device(programs: usize) -> (Arc<Adapter>, Vec<Arc<Inbox<Question>>>) {
+    fn device(programs: usize) -> (Arc<Adapter>, Vec<Arc<Inbox<Message>>>) {
         let spec = crate::DeviceSpec {
             guest: "a".into(),
             vrf: 1,
@@ -243,10 +243,10 @@ mod tests {
     }
 
     /// How many packets are in an announced inbox.
-    fn taken(inbox: &Inbox<Question>) -> usize {
-        let mut taken = Arrivals::default();
-        inbox.take(&mut taken);
-        taken.packets.len()
+    fn taken(inbox: &Inbox<Message>) -> usize {
+        let mut arrivals = Arrivals::default();
+        inbox.take(&mut arrivals);
+        arrivals.packets.len()
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Who a program is.
 
 use crate::window::host_process::HostProcess;
-use crate::window::kept::{DeviceWindows, Reach};
 use crate::window::notes::ProgramNote;
+use crate::window::source::{DeviceWindows, Reach};
 use uverbs::{Claim, Uuid};
 
 /// Most characters of a name.

@@ -13,7 +13,7 @@ use crate::context::sharing::Sharing;
 use crate::qp::{Qp, Transport};
 use std::sync::Arc;
 use uverbs::{
-    Capacity, CreateQp, Parcels, QpAttributes, QpState, Refusal, Reply, Segment, SendSource, Shape,
+    Capacity, CreateQp, MessageRing, QpAttributes, QpState, Refusal, Reply, Segment, SendSource, Shape,
 };
 
 fn checked(asked: &CreateQp) -> Result<Capacity, Refusal> {
@@ -56,7 +56,7 @@ impl Layout {
 
     /// Bytes of the shared memory.
     const fn bytes(&self) -> usize {
-        self.queues + if self.shares { Parcels::BYTES } else { 0 }
+        self.queues + if self.shares { MessageRing::BYTES } else { 0 }
     }
 
     /// Bytes including what the device keeps about requests in progress.
@@ -77,10 +77,10 @@ pub(crate) fn create(
     let Layout { cap, send, receive, queues, shares } = *layout;
     let bytes = layout.bytes();
     let held = quota.take(Kind::QueuePair, layout.cost(), u32::MAX)?;
-    let (memory, kept) = quota.memory("queue pair", bytes)?;
+    let (memory, backing) = quota.memory("queue pair", bytes)?;
     let memory = Arc::new(memory);
-    let parcels =
-        shares.then(|| Parcels::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
+    let message_ring =
+        shares.then(|| MessageRing::new(memory.clone(), queues as u32)).transpose().map_err(no_memory)?;
     let sends = SendSource::new(memory.clone(), send).map_err(no_memory)?;
     let receives = Receives::new(&memory, receive, asked.srq.map(SrqId)).map_err(no_memory)?;
     let endpoint = Endpoint {
@@ -94,8 +94,8 @@ pub(crate) fn create(
         send: SendQueue::new(sends, send.slots, CqId(asked.send_cq), asked.sq_sig_all),
         receive: ReceiveQueue::new(receives, CqId(asked.recv_cq), doorbell + 1),
         peer: Peer::default(),
-        sharing: Sharing::new(parcels.map(|parcels| (parcels, queues as u32))),
-        kept,
+        sharing: Sharing::new(message_ring.map(|message_ring| (message_ring, queues as u32))),
+        backing,
         memory: bytes as u64,
         reason: None,
         broken: None,
@@ -107,7 +107,7 @@ pub(crate) fn create(
         capacity: cap,
         send,
         receive,
-        parcels: shares.then_some(queues as u32),
+        message_ring: shares.then_some(queues as u32),
         memory: bytes as u64,
         doorbell,
     };

@@ -45,7 +45,12 @@ impl QpDescription {
             rq_psn: endpoint.attributes.rq_psn,
             path_mtu: if endpoint.attributes.path_mtu > 0 { 128 << endpoint.attributes.path_mtu } else { 0 },
             retries: counts.packet_seq_err + counts.local_ack_timeout_err + counts.rnr_nak_retry_err,
-            direct: endpoint.sharing.outbound.as_ref().map(uverbs::Bond::counted).unwrap_or_default(),
+            direct: endpoint
+                .sharing
+                .outbound
+                .as_ref()
+                .map(uverbs::DirectSession::counted)
+                .unwrap_or_default(),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn modify(
         // A peer that shares memory knows the old flags.
         endpoint.unshare(context);
     }
-    keep(&mut endpoint.attributes, set, asked);
+    set_attributes(&mut endpoint.attributes, set, asked);
     endpoint.queue_key.store(endpoint.attributes.qkey, Ordering::Relaxed);
     endpoint.peer.path = path.or(endpoint.peer.path.take());
     endpoint.state = to;
@@ -134,10 +134,10 @@ fn check(set: u32, asked: &QpAttributes, spec: &DeviceSpec) -> Result<(), Refusa
 }
 
 /// Takes over the attributes that are set.
-fn keep(kept: &mut QpAttributes, set: u32, asked: &QpAttributes) {
+fn set_attributes(current: &mut QpAttributes, set: u32, asked: &QpAttributes) {
     let mut each = |bit: u32, place: fn(&mut QpAttributes) -> &mut u32, value: u32| {
         if set & bit != 0 {
-            *place(kept) = value;
+            *place(current) = value;
         }
     };
     each(mask::ACCESS_FLAGS, |a| &mut a.qp_access_flags, asked.qp_access_flags);
@@ -155,7 +155,7 @@ fn keep(kept: &mut QpAttributes, set: u32, asked: &QpAttributes) {
     each(mask::MIN_RNR_TIMER, |a| &mut a.min_rnr_timer, asked.min_rnr_timer);
     each(mask::DEST_QPN, |a| &mut a.dest_qp_num, asked.dest_qp_num);
     if set & mask::AV != 0 {
-        kept.ah = asked.ah;
+        current.ah = asked.ah;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Events that the device sends to applications: notifications of completion channels, and asynchronous events.
 
 use crate::inbox::Inbox;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use crate::streams::tickets::{Attached, Origin, Purpose, TicketHold, Tickets};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair};
@@ -59,7 +59,7 @@ impl Notifiers {
     }
 
     /// A ticket for a stream that wakes a thread; `None`: an event descriptor does that.
-    pub fn wake(&self, inbox: &Arc<Inbox<Question>>) -> Option<TicketHold> {
+    pub fn wake(&self, inbox: &Arc<Inbox<Message>>) -> Option<TicketHold> {
         let (tickets, origin) = self.0.as_ref()?;
         Some(tickets.issue(*origin, Purpose::Wake(inbox.clone())))
     }

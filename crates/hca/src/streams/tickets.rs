@@ -2,7 +2,7 @@
 
 use crate::base::random;
 use crate::inbox::Inbox;
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
 use sockets::Untrusted;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,7 +37,7 @@ pub(crate) enum Purpose {
     /// It carries events to the program.
     Events(Arc<Attached>),
     /// It wakes a thread.
-    Wake(Arc<Inbox<Question>>),
+    Wake(Arc<Inbox<Message>>),
 }
 
 /// All tickets that are not used yet.

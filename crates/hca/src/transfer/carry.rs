@@ -7,8 +7,8 @@ use crate::base::ids::{Key, PdId, Qpn};
 use crate::base::limits::PARTITION;
 use crate::context::endpoint::Endpoint;
 use crate::context::{BEFORE, Context};
-use crate::inbox::handed::{Handed, HandedBrief, SHORT};
-use crate::inbox::question::Question;
+use crate::inbox::message::Message;
+use crate::inbox::sync_delivery::{SHORT, SyncMessage, SyncPacket};
 use crate::inbox::{Inbox, Packet};
 use crate::memory::regions::{Place, right};
 use crate::net::adapter::Adapter;
@@ -17,7 +17,9 @@ use crate::net::path::Way;
 use crate::net::wire;
 use packet::WriteError;
 use packet::roce::{self, Aeth, Bth, Datagram, Nak, Opcode, Syndrome};
-use rdma::{Access, AtomicOperation, Brief, Completion, Fault, Nearby, Payload, SendRequest, Verbs};
+use rdma::{
+    Access, AtomicOperation, Completion, Fault, LocalVerbs, Payload, SendRequest, ShortMessage, Verbs,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use uverbs::qp::access;
@@ -184,7 +186,7 @@ impl Callbacks<'_> {
 
     /// Hands a short packet to the peer's queue pair, if its thread sleeps and its memory is always there. False, with
     /// nothing done, if that is not possible now.
-    fn hand_over(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<bool, Fault> {
+    fn deliver_sync(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<bool, Fault> {
         let len = bytes_of(payload);
         if len > SHORT || self.context.has_more || !self.context.space.is_none() {
             return Ok(false);
@@ -213,8 +215,8 @@ impl Callbacks<'_> {
             return Ok(false);
         };
         let packet = Datagram { payload: &bytes[..len], ..*packet };
-        let handed = Handed { packet: &packet, header: &path.header, from: qpn, now: context.now };
-        if !substitute.handle_now(&handed, &mut context.answers) {
+        let delivered = SyncPacket { packet: &packet, header: &path.header, from: qpn, now: context.now };
+        if !substitute.handle_now(&delivered, &mut context.answers) {
             return Ok(false);
         }
         note(&mut context.spoken_to, inbox);
@@ -269,7 +271,7 @@ const fn met_congestion(header: &NetworkHeader) -> bool {
 }
 
 /// Notes to whom the last packet went.
-fn note(spoken_to: &mut Option<Arc<Inbox<Question>>>, inbox: &Arc<Inbox<Question>>) {
+fn note(spoken_to: &mut Option<Arc<Inbox<Message>>>, inbox: &Arc<Inbox<Message>>) {
     if spoken_to.as_ref().is_none_or(|last| !Arc::ptr_eq(last, inbox)) {
         *spoken_to = Some(inbox.clone());
     }
@@ -371,7 +373,7 @@ impl Verbs for Callbacks<'_> {
         {
             self.endpoint.peer.nak = Some(nak);
         }
-        if to.is_none() && self.hand_over(packet, payload)? {
+        if to.is_none() && self.deliver_sync(packet, payload)? {
             point(Point::PacketSent);
             return Ok(());
         }
@@ -382,9 +384,9 @@ impl Verbs for Callbacks<'_> {
     }
 }
 
-impl Nearby for Callbacks<'_> {
-    fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool {
-        // As for packets (`hand_over`). What a rate limits waits for its turn in packets.
+impl LocalVerbs for Callbacks<'_> {
+    fn pass(&mut self, request: &SendRequest, message: &ShortMessage, bytes: &mut [u8]) -> bool {
+        // As for packets (`deliver_sync`). What a rate limits waits for its turn in packets.
         let context = &*self.context;
         let must_wait = context.has_more || context.answers.is_open() || context.adapter.has_rate();
         if must_wait || !context.space.is_none() {
@@ -395,12 +397,12 @@ impl Nearby for Callbacks<'_> {
         else {
             return false;
         };
-        if met_congestion(&path.header) || !brief.is_read() && self.gather(request, 0, bytes).is_err() {
+        if met_congestion(&path.header) || !message.is_read() && self.gather(request, 0, bytes).is_err() {
             return false;
         }
         let (from, to) = (self.endpoint.qpn, self.endpoint.peer_qpn());
-        let mut handed = HandedBrief { brief, bytes, header: &path.header, from, to, now: context.now };
-        if !substitute.serve(&mut handed) {
+        let mut delivered = SyncMessage { message, bytes, header: &path.header, from, to, now: context.now };
+        if !substitute.serve(&mut delivered) {
             return false;
         }
         note(&mut self.context.spoken_to, inbox);
@@ -408,8 +410,8 @@ impl Nearby for Callbacks<'_> {
         true
     }
 
-    fn count_passed(&mut self, brief: &Brief, len: usize) {
-        let (sent, answer) = brief.packets(len);
+    fn count_passed(&mut self, message: &ShortMessage, len: usize) {
+        let (sent, answer) = message.packets(len);
         self.context.count_sent(sent);
         if let Some(bytes) = answer {
             self.context.count_received(bytes);

@@ -3,11 +3,11 @@
 use crate::context::Context;
 use crate::context::endpoint::Endpoint;
 use crate::context::receive_queue::Receives;
-use crate::context::sharing::InboundBond;
-use crate::inbox::question::{Grant, QueuesGrant, SharedPart, SharingRequest};
-use crate::program::holders::{Given as Holding, Process};
+use crate::context::sharing::InboundSession;
+use crate::inbox::message::{Grant, QueuesGrant, SharedPart, SharingRequest};
+use crate::program::grants::{GrantedMemory, Process};
 use std::sync::Arc;
-use uverbs::{Bond, DirectPeer, Given, Point, TAKERS, point};
+use uverbs::{DirectPeer, DirectSession, Given, Point, TAKERS, point};
 
 /// Decides about a request to share memory with this application, which has this process, user and token. Returns the
 /// grant, or `None` to refuse.
@@ -20,24 +20,24 @@ pub(crate) fn grant(
     // Users of different machines have nothing in common: between those, the trust alone decides.
     let is_same_user = uid.is_none() || request.uid.is_none() || uid == request.uid;
     let trusts = context.adapter.spec().trusts(&request.trust) && is_same_user;
-    if !trusts || !endpoint.is_bonded_with(request.from) {
+    if !trusts || !endpoint.may_share_with(request.from) {
         return None;
     }
     let (granted, given) = match request.wanted {
-        SharedPart::Queues => (Grant::Queues(share(endpoint, request, context)?), Holding::Queues),
+        SharedPart::Queues => (Grant::Queues(share(endpoint, request, context)?), GrantedMemory::Queues),
         _ if endpoint.sharing.inbound.is_none() => return None,
         SharedPart::Pages(key) => {
             let shared = context.regions.shared(key)?;
             let memory = shared.give(&request.reach)?;
-            (Grant::Pages(shared.range(), shared.id(), memory), Holding::Regions)
+            (Grant::Pages(shared.range(), shared.id(), memory), GrantedMemory::Regions)
         }
         SharedPart::Memory if !request.reach.is_local => return None,
         SharedPart::Memory => {
-            (Grant::Memory((process.pid, token), context.space.share()?), Holding::Everything)
+            (Grant::Memory((process.pid, token), context.space.share()?), GrantedMemory::Everything)
         }
     };
     endpoint.sharing.trust = Some(request.trust.clone());
-    let is_noted = context.adapter.holders.note(&request.process, process, given, &request.trust);
+    let is_noted = context.adapter.grants.note(&request.process, process, given, &request.trust);
     point(Point::Granted);
     is_noted.then_some(granted)
 }
@@ -59,10 +59,10 @@ fn share(
         Receives::Private(_, shape) => (shape, None),
         Receives::Shared(srq) => {
             let srq = context.srqs.get(&srq).filter(|_| endpoint.receive.taker < TAKERS)?;
-            (srq.shape, Some(srq.kept.give(reach)?))
+            (srq.shape, Some(srq.backing.give(reach)?))
         }
     };
-    let (memory, bond) = context.source.memory_for(reach, "bond", Bond::BYTES)?;
+    let (memory, session) = context.source.memory_for(reach, "direct session", DirectSession::BYTES)?;
     let peer = DirectPeer {
         qpn: endpoint.qpn.0,
         pd: endpoint.pd.0,
@@ -70,7 +70,7 @@ fn share(
         receive,
         takes_shared: endpoint.receive.is_shared(),
         taker: endpoint.receive.taker,
-        parcels: endpoint.sharing.parcels.as_ref()?.1,
+        message_ring: endpoint.sharing.message_ring.as_ref()?.1,
         memory: endpoint.memory,
         cq: endpoint.receive.cq.0,
         entries: cq.entries,
@@ -81,14 +81,14 @@ fn share(
         has_socket: channel.is_some(),
     };
     let cq = context.cqs.get_mut(&endpoint.receive.cq)?;
-    let first = vec![endpoint.kept.give(reach)?, cq.share(reach)?, context.regions.kept.give(reach)?];
+    let first = vec![endpoint.backing.give(reach)?, cq.share(reach)?, context.regions.backing.give(reach)?];
     let last = channel.map(Given::Descriptor).into_iter().chain(shared).collect();
-    // The peer asks again, so it no longer uses an older bond.
+    // The peer asks again, so it no longer uses an older session.
     if endpoint.sharing.inbound.is_some() {
         endpoint.unshare(context);
     }
-    endpoint.sharing.inbound = Some(InboundBond::new(Bond::new(memory), process.clone()));
+    endpoint.sharing.inbound = Some(InboundSession::new(DirectSession::new(memory), process.clone()));
     // Usually a peer's first packet establishes the connection, but no packets will come here.
     endpoint.establish(context);
-    Some(Box::new(QueuesGrant { peer, bond, first, last }))
+    Some(Box::new(QueuesGrant { peer, session, first, last }))
 }

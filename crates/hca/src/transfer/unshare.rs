@@ -4,50 +4,55 @@
 use crate::context::Context;
 use crate::context::endpoint::Endpoint;
 use crate::context::receive_queue::Receives;
-use crate::context::sharing::ClosedBond;
+use crate::context::sharing::ClosedSession;
 use std::time::{Duration, Instant};
 use uverbs::completion::FORGOTTEN;
-use uverbs::{Bond, Completion, Left, Point, point};
+use uverbs::{Completion, DirectSession, Point, Unfinished, point};
 
-/// How long the device waits for a bond's user without sleeping: a message takes less.
+/// How long the device waits for a session's user without sleeping: a message takes less.
 pub(crate) const SOON: Duration = Duration::from_micros(50);
 /// How often the device checks a user that takes longer: it is stopped, or copies much. Nothing notifies the device
 /// when it is done.
 pub(crate) const AGAIN: Duration = Duration::from_millis(1);
 
 impl Endpoint {
-    /// Closes the bonds. A bond that is still in use after a moment goes to [`Context::closed_bonds`].
+    /// Closes the sessions. A session that is still in use after a moment goes to [`Context::closed_sessions`].
     pub fn unshare(&mut self, context: &mut Context) {
-        self.sharing.close_bonds();
+        self.sharing.close_sessions();
         point(Point::Closed);
         let end = Instant::now() + SOON;
-        let outbound = self.sharing.outbound.take().map(|bond| (bond, None, self.send.cq));
-        let inbound = self.sharing.inbound.take().map(|it| (it.bond, Some(it.process), self.receive.cq));
-        for (bond, process, cq) in outbound.into_iter().chain(inbound) {
-            while bond.turn().is_some() && !bond.is_gone() && Instant::now() < end {
+        let outbound = self.sharing.outbound.take().map(|session| (session, None, self.send.cq));
+        let inbound = self.sharing.inbound.take().map(|it| (it.session, Some(it.process), self.receive.cq));
+        for (session, process, cq) in outbound.into_iter().chain(inbound) {
+            while session.turn().is_some() && !session.is_gone() && Instant::now() < end {
                 std::thread::yield_now();
             }
-            let closed = ClosedBond { counted: bond.counted(), bond, qpn: self.qpn, cq, process };
+            let closed = ClosedSession { counted: session.counted(), session, qpn: self.qpn, cq, process };
             self.sharing.traffic.add(closed.process.is_some(), closed.counted);
             if closed.is_at_work() || closed.is_gone() {
-                context.closed_bonds.push(closed);
+                context.closed_sessions.push(closed);
             }
         }
     }
 
-    /// Completes what a bond's user left unfinished when it died: the receive that it took, and the place in the
+    /// Completes what a session's user left unfinished when it died: the receive that it took, and the place in the
     /// completion queue that it had.
-    pub fn finish_for_dead_peer(&mut self, bond: &Bond, left: Left, context: &mut Context) {
+    pub fn finish_for_dead_peer(
+        &mut self,
+        session: &DirectSession,
+        unfinished: Unfinished,
+        context: &mut Context,
+    ) {
         let is_taken = |number| match &self.receive.receives {
             Receives::Private(source, _) => source.was_taken_last(number),
             Receives::Shared(srq) => {
                 context.srqs.get(srq).is_some_and(|srq| srq.source.was_claimed(number, self.receive.taker))
             }
         };
-        let held = bond.held().filter(|(number, _)| is_taken(*number)).map(|(_, id)| id);
-        point(Point::LeftFound);
-        match left {
-            Left::Hole(at) => {
+        let held = session.held().filter(|(number, _)| is_taken(*number)).map(|(_, id)| id);
+        point(Point::UnfinishedFound);
+        match unfinished {
+            Unfinished::Hole(at) => {
                 let nothing = Completion { status: FORGOTTEN, ..Completion::default() };
                 let instead = held.map_or(nothing, |id| self.flushed_receive(id));
                 let Some(cq) = context.cqs.get(&self.receive.cq) else { return };
@@ -57,8 +62,8 @@ impl Endpoint {
                     context.tell_channel(self.receive.cq);
                 }
             }
-            Left::Nothing => held.into_iter().for_each(|id| self.flush_receive(id, context)),
-            Left::Completed => {}
+            Unfinished::Nothing => held.into_iter().for_each(|id| self.flush_receive(id, context)),
+            Unfinished::Completed => {}
         }
     }
 }

@@ -31,7 +31,7 @@ struct Program {
     has_ended: bool,
     end: End,
     /// What it may still use.
-    left: Ranges,
+    orphaned: Ranges,
     /// What it has given back of that.
     returned: Ranges,
     /// Bytes that were taken out, and are not free yet.
@@ -52,7 +52,7 @@ impl Program {
     fn take(&mut self, is_all: bool) -> Ranges {
         let mut taken = std::mem::take(&mut self.returned);
         if is_all {
-            std::mem::take(&mut self.left).into_iter().for_each(|(start, len)| taken.add(start, len));
+            std::mem::take(&mut self.orphaned).into_iter().for_each(|(start, len)| taken.add(start, len));
         }
         self.going += taken.bytes();
         taken
@@ -60,13 +60,13 @@ impl Program {
 
     /// Whether it has nothing, and never gets anything any more.
     const fn is_gone(&self) -> bool {
-        let has_any = self.left.bytes() + self.returned.bytes() + self.going > 0;
+        let has_any = self.orphaned.bytes() + self.returned.bytes() + self.going > 0;
         !self.is_here && !has_any && (!self.is_bare || self.has_ended)
     }
 
     /// Whether it may write to pages of others.
     fn is_at_work(&mut self) -> bool {
-        let may_be = self.shares_since > 0 && (self.is_here || self.is_bare || self.left.bytes() > 0);
+        let may_be = self.shares_since > 0 && (self.is_here || self.is_bare || self.orphaned.bytes() > 0);
         may_be && !self.is_over()
     }
 }
@@ -90,10 +90,20 @@ impl Owners {
     fn insert(&mut self, number: u16, note: ProgramNote, end: End) -> &mut Program {
         self.now += 1;
         let (is_here, is_bare, has_ended) = Default::default();
-        let (left, returned, going, awaits) = Default::default();
+        let (orphaned, returned, going, awaits) = Default::default();
         let shares_since = if note.shares { self.now } else { 0 };
-        let program =
-            Program { note, is_here, is_bare, has_ended, end, left, returned, going, shares_since, awaits };
+        let program = Program {
+            note,
+            is_here,
+            is_bare,
+            has_ended,
+            end,
+            orphaned,
+            returned,
+            going,
+            shares_since,
+            awaits,
+        };
         self.all.remove(&number);
         self.all.entry(number).or_insert(program)
     }
@@ -173,7 +183,7 @@ impl Owners {
         if !self.all.contains_key(&number) {
             self.insert(number, ProgramNote::default(), End::Unknown);
         }
-        self.all.get_mut(&number).into_iter().for_each(|program| program.left.add(start, len));
+        self.all.get_mut(&number).into_iter().for_each(|program| program.orphaned.add(start, len));
     }
 
     /// A program has ended while peers were at work in what it left.
@@ -207,7 +217,7 @@ impl Owners {
         };
         let its = self.all.iter_mut().filter(|(number, program)| may(**number, &program.note));
         for (_, program) in its {
-            if program.left.remove(part.offset, part.len) {
+            if program.orphaned.remove(part.offset, part.len) {
                 program.returned.add(part.offset, part.len);
                 return true;
             }
@@ -222,7 +232,7 @@ impl Owners {
             let ProgramNote { is_remote, guest: its, boot: of, .. } = &program.note;
             program.has_ended |= *is_remote && its == guest && *of != boot && !program.is_here;
             if unknown && *number == UNKNOWN {
-                std::mem::take(&mut program.left)
+                std::mem::take(&mut program.orphaned)
                     .into_iter()
                     .for_each(|(at, len)| program.returned.add(at, len));
             }
@@ -269,8 +279,8 @@ impl Owners {
 
     /// Takes out what others may have now, with who left it.
     pub fn take_free(&mut self) -> Vec<(u16, Ranges)> {
-        let has_left = |it: &Program| it.left.bytes() + it.returned.bytes() > 0;
-        if !self.all.values().any(has_left) {
+        let has_orphaned = |it: &Program| it.orphaned.bytes() + it.returned.bytes() > 0;
+        if !self.all.values().any(has_orphaned) {
             return Vec::new();
         }
         let first = self.first_at_work();
@@ -280,7 +290,7 @@ impl Owners {
             let others = first.iter().find(|(_, peer)| peer != number);
             let is_over = program.is_over();
             let waits = others.is_some_and(|(since, _)| *since <= program.awaits);
-            if has_left(program) && !waits || program.is_bare && is_over {
+            if has_orphaned(program) && !waits || program.is_bare && is_over {
                 free.push((*number, program.take(is_over)));
             }
         }
@@ -301,7 +311,7 @@ impl Owners {
     }
 
     /// Takes out all that was left.
-    pub fn take_left(&mut self) -> Vec<(u16, Ranges)> {
+    pub fn take_orphaned(&mut self) -> Vec<(u16, Ranges)> {
         self.all.iter_mut().map(|(number, program)| (*number, program.take(true))).collect()
     }
 
@@ -322,8 +332,8 @@ impl Owners {
     }
 
     /// Bytes that programs of a guest, or all, may still have.
-    pub fn left(&self, guest: Option<&str>) -> u64 {
+    pub fn orphaned_bytes(&self, guest: Option<&str>) -> u64 {
         let its = self.all.values().filter(|it| guest.is_none_or(|guest| it.note.guest == guest));
-        its.map(|it| it.left.bytes() + it.returned.bytes()).sum()
+        its.map(|it| it.orphaned.bytes() + it.returned.bytes()).sum()
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that the device shares with an application: queues, and bonds between queue pairs.
+//! Memory that the device shares with an application: queues, and sessions between queue pairs.
 
 use crate::base::refusal::no_memory;
 use mem::FaultWord;

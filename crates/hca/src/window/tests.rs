@@ -82,10 +82,10 @@ fn pages_show_nothing_of_who_had_them_before() {
     assert!(pages[0].view(part.offset + PAGE, 2 * PAGE + 1).is_none());
     assert!(pages[0].view(part.offset - PAGE, PAGE).is_none());
     // A part of them that is in use keeps them.
-    let kept = pages[0].clone();
+    let held = pages[0].clone();
     drop(pages);
     assert!(!is_zero(&file, part));
-    drop(kept);
+    drop(held);
     assert!(is_zero(&file, part));
     let again = one.take(&window, PAGE).unwrap();
     assert_eq!(again[0].part().offset, part.offset);
@@ -101,11 +101,11 @@ fn what_is_exhausted_is_refused_and_comes_back() {
     assert!(matches!(one.take(&window, 64 << 10), Err(NoPages::Own(_))));
     assert!(matches!(one.take(&window, u64::MAX), Err(NoPages::Own(_))));
     let every_second = all.into_iter().enumerate().filter(|(at, _)| at % 2 == 0);
-    let kept: Vec<_> = every_second.map(|(_, pages)| pages).collect();
+    let held: Vec<_> = every_second.map(|(_, pages)| pages).collect();
     let pieces = one.take(&window, 256 << 10).unwrap();
     assert!(pieces.len() >= 4, "{}", pieces.len());
     assert!(window.take(256 << 10, false, (&one.0, &one.1)).is_err());
-    drop((kept, pieces));
+    drop((held, pieces));
     assert_eq!(one.take(&window, LEN - FIRST).unwrap().len(), 1);
     assert_eq!(window.describe().used, 0);
 }
@@ -138,27 +138,27 @@ fn pages_of_programs_that_outlive_the_device_are_nobodys() {
     assert!(pages[0].first(8).unwrap().write(0, b"my heap"));
     one.1.leave();
     drop(pages);
-    assert_eq!((window.describe().used, window.describe().left), (0, 2 * PAGE));
-    window.forget_left("another", Uuid([2; 16]));
-    assert_eq!(window.describe().left, 2 * PAGE);
+    assert_eq!((window.describe().used, window.describe().orphaned), (0, 2 * PAGE));
+    window.free_earlier_boots("another", Uuid([2; 16]));
+    assert_eq!(window.describe().orphaned, 2 * PAGE);
     // A new daemon finds them, too.
     drop(window);
     let window = Window::open(file.try_clone().unwrap().into(), WindowKind::Own, UUID, "vm1").unwrap();
-    assert_eq!(window.describe().left, 2 * PAGE);
+    assert_eq!(window.describe().orphaned, 2 * PAGE);
     let two = Program::new(&window, "vm1");
     let rest = two.take(&window, LEN - FIRST - 2 * PAGE).unwrap();
     assert!(two.take(&window, PAGE).is_err());
     assert!(!is_zero(&file, part));
     drop(rest);
     let half = Part { len: PAGE, ..part };
-    let give_back = |part| window.give_back_left(giver("vm1", 7), part);
+    let give_back = |part| window.give_back_orphaned(giver("vm1", 7), part);
     assert!(give_back(half) && !give_back(half) && !give_back(part));
-    assert!(is_zero(&file, half) && window.describe().left == PAGE);
+    assert!(is_zero(&file, half) && window.describe().orphaned == PAGE);
     assert!(!window.is_new_boot(Uuid([1; 16])) && !window.is_new_boot(Uuid([1; 16])));
-    window.forget_left("vm1", Uuid([2; 16]));
+    window.free_earlier_boots("vm1", Uuid([2; 16]));
     let again = Window::open(file.try_clone().unwrap().into(), WindowKind::Own, UUID, "vm1").unwrap();
     assert!(again.is_new_boot(Uuid([2; 16])) && !again.is_new_boot(Uuid([2; 16])));
-    assert_eq!((window.describe().left, two.take(&window, LEN - FIRST).unwrap().len()), (0, 1));
+    assert_eq!((window.describe().orphaned, two.take(&window, LEN - FIRST).unwrap().len()), (0, 1));
 }
 
 /// Of what is common, a guest gives back, and counts, only what programs of its own left.
@@ -170,13 +170,16 @@ fn what_a_guest_left_stays_its_own() {
     let part = pages[0].part();
     one.1.leave();
     drop(pages);
-    assert!(!window.give_back_left(giver("vm1", 8), part) && !window.give_back_left(giver("vm1", 0), part));
-    assert_eq!((window.describe().used, window.describe().left), (0, LEN / 4));
+    assert!(
+        !window.give_back_orphaned(giver("vm1", 8), part)
+            && !window.give_back_orphaned(giver("vm1", 0), part)
+    );
+    assert_eq!((window.describe().used, window.describe().orphaned), (0, LEN / 4));
     let again = Program::new(&window, "vm1");
     assert!(matches!(again.take(&window, LEN / 4), Err(NoPages::Common(_))));
     assert!(Program::new(&window, "vm2").take(&window, LEN / 4).is_ok());
-    assert!(window.give_back_left(giver("vm1", 7), part));
-    assert_eq!(window.describe().left, 0);
+    assert!(window.give_back_orphaned(giver("vm1", 7), part));
+    assert_eq!(window.describe().orphaned, 0);
 }
 
 /// Whoever holds the lock of a window's pages keeps nobody from proving that he can read it.

@@ -120,7 +120,7 @@ impl Buffer {
 impl App {
     /// Pages of a window.
     pub fn pages(&mut self, len: u64) -> Result<Vec<Given>, Refusal> {
-        let (reply, given) = self.ask_all(&Request::AllocPages { len })?;
+        let (reply, given) = self.send_all(&Request::AllocPages { len })?;
         assert_eq!(reply, Reply::Done);
         Ok(given)
     }

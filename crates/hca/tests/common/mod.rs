@@ -181,11 +181,11 @@ impl App {
     }
 
     pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
-        self.ask_all(request).map(|(reply, given)| (reply, descriptors(given)))
+        self.send_all(request).map(|(reply, given)| (reply, descriptors(given)))
     }
 
     /// The answer with all that comes along.
-    pub fn ask_all(&mut self, request: &Request) -> Result<(Reply, Vec<Given>), Refusal> {
+    pub fn send_all(&mut self, request: &Request) -> Result<(Reply, Vec<Given>), Refusal> {
         self.connection.send(request, &[]).unwrap();
         let (reply, given) = self.connection.receive::<Result<Reply, Refusal>>().unwrap();
         reply.map(|reply| (reply, given))
@@ -221,7 +221,8 @@ impl App {
     }
 
     pub fn cq(&mut self, entries: u32, channel: Option<u32>) -> Cq {
-        let (reply, given) = self.ask_all(&Request::CreateCq { entries, channel, timestamps: true }).unwrap();
+        let (reply, given) =
+            self.send_all(&Request::CreateCq { entries, channel, timestamps: true }).unwrap();
         let Reply::Cq { cq, entries } = reply else { panic!("{reply:?}") };
         let memory = self.map(given, completion::bytes(entries));
         Cq { handle: cq, queue: CompletionQueue::new(memory, entries) }
@@ -229,7 +230,7 @@ impl App {
 
     pub fn srq(&mut self) -> Srq {
         let (reply, given) =
-            self.ask_all(&Request::CreateSrq { pd: self.pd, max_wr: 16, max_sge: 2 }).unwrap();
+            self.send_all(&Request::CreateSrq { pd: self.pd, max_wr: 16, max_sge: 2 }).unwrap();
         let Reply::Srq { srq, queue, max_wr, .. } = reply else { panic!("{reply:?}") };
         let memory = Arc::new(self.map(given, queue.end()));
         Srq { handle: srq, queue: WorkQueue::new(memory, queue, max_wr).unwrap() }
@@ -252,7 +253,7 @@ impl App {
             capacity,
             sq_sig_all: false,
         };
-        let (reply, given) = self.ask_all(&Request::CreateQp(asked)).unwrap();
+        let (reply, given) = self.send_all(&Request::CreateQp(asked)).unwrap();
         let Reply::Qp { qpn, send, receive, memory, doorbell, .. } = reply else { panic!("{reply:?}") };
         let memory = Arc::new(self.map(given, memory as usize));
         let end = |shape: Shape| WorkQueue::new(memory.clone(), shape, 64).unwrap();

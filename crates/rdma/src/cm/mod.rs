@@ -10,7 +10,7 @@
 //! (`passive`), which `accept` answers with a REP. An event reports the REP here, and `establish` sends the RTU.
 //! `disconnect` sends a DREQ (`ending`). Queue pairs for datagrams have only a query and an answer (`datagrams`).
 //! Unanswered messages are sent again (`timers`); requests that come before somebody listens for them wait a moment
-//! (`early`).
+//! (`pending`).
 //!
 //! Messages from the wire count only if they belong to an existing conversation: from the address of its peer and with
 //! its random names. Otherwise requests are refused, and nothing changes.
@@ -21,30 +21,30 @@ mod binding;
 mod control;
 mod datagrams;
 mod describe;
-mod early;
 mod ending;
 mod endpoint;
 mod event;
 mod header;
 mod multicast;
 mod passive;
+mod pending;
 mod receive;
 mod timers;
 
 pub use attributes::{Retrying, Target, Transition};
 pub use describe::Description;
-pub use early::GRACE;
 pub use event::{
     Client, ConnectionDetails, DatagramDetails, Event, EventKind, Group, Outgoing, Parameters, Refused,
     Route, status,
 };
 pub use header::{IpHeader, MalformedHeader};
 pub use multicast::QUEUE_PAIR as MULTICAST_QUEUE_PAIR;
+pub use pending::GRACE;
 pub use timers::QUOTED;
 
 use crate::Mtu;
-use early::Early;
 use endpoint::{Endpoint, State};
+use pending::PendingRequest;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -189,7 +189,7 @@ pub struct Manager {
     events: VecDeque<Event>,
     datagrams: VecDeque<Outgoing>,
     /// Requests without a listener, oldest first.
-    early: VecDeque<Early>,
+    pending: VecDeque<PendingRequest>,
 }
 
 impl Manager {
@@ -213,7 +213,7 @@ impl Manager {
             requests: 0,
             events: VecDeque::new(),
             datagrams: VecDeque::new(),
-            early: VecDeque::new(),
+            pending: VecDeque::new(),
         }
     }
 

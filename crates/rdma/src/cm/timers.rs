@@ -14,14 +14,14 @@ pub const QUOTED: usize = 28;
 impl Manager {
     /// Checks the clock: `now` is the time since a fixed moment. Returns the time by which it must be called again.
     pub fn poll(&mut self, now: Duration) -> Option<Duration> {
-        let early = self.serve_early(now);
+        let pending = self.serve_pending(now);
         while let Some((at, id)) = self.timers.first().copied() {
             if at > now {
-                return early.into_iter().chain([at]).min();
+                return pending.into_iter().chain([at]).min();
             }
             self.expired(now, id);
         }
-        early
+        pending
     }
 
     fn expired(&mut self, now: Duration, id: u32) {

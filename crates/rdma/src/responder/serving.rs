@@ -1,8 +1,8 @@
-//! Brief messages of the peer, which come without packets.
+//! Short messages of the peer, which come without packets.
 
 use super::{Done, Redo, Responder};
-use crate::brief::{Brief, Nearby};
 use crate::queue_pair::Attributes;
+use crate::short_message::{LocalVerbs, ShortMessage};
 use crate::work::{Arrival, Completion, Received, SendOperation, Status, With};
 use packet::roce::Reth;
 
@@ -11,22 +11,22 @@ impl Responder {
         !self.answers.is_empty()
     }
 
-    /// Executes a brief message, and counts it as answered. Returns false if that is left to the message's packet: then
+    /// Executes a short message, and counts it as answered. Returns false if that is left to the message's packet: then
     /// nothing has changed, except that a receive may be ready.
     pub fn serve(
         &mut self,
-        brief: &Brief,
+        message: &ShortMessage,
         bytes: &mut [u8],
         attributes: &Attributes,
-        verbs: &mut impl Nearby,
+        verbs: &mut impl LocalVerbs,
     ) -> bool {
-        let is_next = brief.psn == self.expected && self.arriving.is_none() && !self.has_answers();
-        if !is_next || bytes.len() > Brief::MOST {
+        let is_next = message.psn == self.expected && self.arriving.is_none() && !self.has_answers();
+        if !is_next || bytes.len() > ShortMessage::MAX_LEN {
             return false;
         }
         let len = bytes.len() as u32;
-        let is_done = match brief.operation {
-            SendOperation::Send(with) => self.take(with, brief.solicited, bytes, verbs),
+        let is_done = match message.operation {
+            SendOperation::Send(with) => self.take(with, message.solicited, bytes, verbs),
             SendOperation::Write { address, rkey, .. } => {
                 bytes.is_empty() || verbs.try_write(rkey, address, bytes)
             }
@@ -35,7 +35,7 @@ impl Responder {
                     attributes.peer_reads > 0 && (bytes.is_empty() || verbs.try_read(rkey, address, bytes));
                 if is_read {
                     let what = Redo::Read(Reth { address, rkey, len });
-                    self.remember(Done { first: brief.psn, last: brief.psn, what }, attributes);
+                    self.remember(Done { first: message.psn, last: message.psn, what }, attributes);
                 }
                 is_read
             }
@@ -44,14 +44,14 @@ impl Responder {
         if is_done {
             self.finish_message();
             self.told = false;
-            self.expected = brief.psn.plus(1);
+            self.expected = message.psn.plus(1);
         }
         is_done
     }
 
     /// Completes a receive with these bytes. If they don't fit, the receive waits for the packet, which completes
     /// it with an error.
-    fn take(&mut self, with: With, solicited: bool, bytes: &[u8], verbs: &mut impl Nearby) -> bool {
+    fn take(&mut self, with: With, solicited: bool, bytes: &[u8], verbs: &mut impl LocalVerbs) -> bool {
         let Some(id) = self.spare.take().or_else(|| verbs.take_receive()) else { return false };
         if verbs.fill(0, bytes).is_err() {
             self.spare = Some(id);

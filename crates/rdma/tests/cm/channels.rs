@@ -234,7 +234,7 @@ fn nothing_is_left() {
             "random: Random, channels: {}",
             "endpoints: {}",
             "by_name: {}, by_peer: {}, by_queue_pair: {}, ports: {}, listeners: {}, timers: {}, requests: 0, \
-             events: [], datagrams: [], early: []",
+             events: [], datagrams: [], pending: []",
         ] {
             assert!(left.contains(nothing), "{stage:?}: {left}");
         }

@@ -3,8 +3,8 @@
 
 use packet::roce::{self, Atomic, Bth, Datagram, Deth, Opcode, Operation, Reth, RnrTimer, Service, Syndrome};
 use rdma::{
-    Access, AtomicOperation, Attributes, Brief, Completion, Fault, Mtu, Nearby, Payload, QueuePair,
-    SendRequest, Verbs,
+    Access, AtomicOperation, Attributes, Completion, Fault, LocalVerbs, Mtu, Payload, QueuePair, SendRequest,
+    ShortMessage, Verbs,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -75,9 +75,9 @@ pub struct Surroundings {
     pub receives: VecDeque<(u64, usize)>,
     current: (u64, usize),
     out: VecDeque<Vec<u8>>,
-    /// The other side, while it accepts brief messages.
+    /// The other side, while it accepts short messages.
     nearby: Option<Box<Side>>,
-    /// The lengths that the packets of the last brief message would have.
+    /// The lengths that the packets of the last short message would have.
     passed: Option<(usize, Option<usize>)>,
 }
 
@@ -198,17 +198,17 @@ impl Verbs for Surroundings {
     }
 }
 
-impl Nearby for Surroundings {
-    fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool {
-        if !brief.is_read() {
+impl LocalVerbs for Surroundings {
+    fn pass(&mut self, request: &SendRequest, message: &ShortMessage, bytes: &mut [u8]) -> bool {
+        if !message.is_read() {
             let Some(buffer) = self.local.get(&request.id) else { return false };
             bytes.copy_from_slice(&buffer[..bytes.len()]);
         }
-        self.nearby.as_mut().is_some_and(|side| side.qp.serve(brief, bytes, &mut side.verbs))
+        self.nearby.as_mut().is_some_and(|side| side.qp.serve(message, bytes, &mut side.verbs))
     }
 
-    fn count_passed(&mut self, brief: &Brief, len: usize) {
-        self.passed = Some(brief.packets(len));
+    fn count_passed(&mut self, message: &ShortMessage, len: usize) {
+        self.passed = Some(message.packets(len));
     }
 
     fn try_write(&mut self, rkey: u32, address: u64, bytes: &[u8]) -> bool {
@@ -300,8 +300,8 @@ impl Pair {
         Self { a, b, wire: Wire::default(), now: Duration::ZERO }
     }
 
-    /// Posts a request of A. If it is brief, B executes it at once: returns the lengths that its packets would have.
-    pub fn post_brief(&mut self, request: SendRequest) -> Option<(usize, Option<usize>)> {
+    /// Posts a request of A. If it is short, B executes it at once: returns the lengths that its packets would have.
+    pub fn post_short(&mut self, request: SendRequest) -> Option<(usize, Option<usize>)> {
         let b = std::mem::replace(&mut self.b, Side::new(attributes(0)));
         self.a.verbs.nearby = Some(Box::new(b));
         let is_passed = self.a.qp.pass(&request, &mut self.a.verbs);

@@ -41,13 +41,13 @@ impl Direct {
         let (mut piece, mut left) = (*request, len);
         while left > PIECE {
             cut(&mut rest, PIECE, &mut self.parts);
-            if !self.bond.enter() {
+            if !self.session.enter() {
                 return None;
             }
             // SAFETY: the caller's promise.
             let done = unsafe { self.do_it(&piece, PIECE) };
             point(Point::PieceCopied);
-            self.bond.leave();
+            self.session.leave();
             done?;
             piece.address = piece.address.wrapping_add(PIECE as u64);
             left -= PIECE;

@@ -42,7 +42,7 @@ macro_rules! all_ways {
 pub mod pages;
 pub mod two;
 
-use hca::{ClientDescription, Device, DeviceSpec, Fabric, Given, Limits, Window};
+use hca::{ClientDescription, Device, DeviceSpec, Fabric, GrantedMemory, Limits, Window};
 use std::ffi::{CStr, c_int};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Deref, DerefMut};
@@ -252,7 +252,7 @@ pub fn described(index: usize) -> Vec<ClientDescription> {
 }
 
 /// Returns the grants that others got to the memory of the device's applications.
-pub fn given(index: usize) -> Vec<Given> {
+pub fn given(index: usize) -> Vec<GrantedMemory> {
     let holders = host().devices[index].lock().unwrap().as_ref().unwrap().holders();
     holders.into_iter().map(|holder| holder.given).collect()
 }

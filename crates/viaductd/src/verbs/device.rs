@@ -245,7 +245,7 @@ impl Device {
         WindowStatus {
             uuid: of.uuid.to_string(),
             used: of.used,
-            left: of.left,
+            left: of.orphaned,
             file: window.file,
             users: ours.map(user).collect(),
         }

@@ -1,7 +1,7 @@
 //! A window's contents on another host, as a VMM brings them, under the eyes of the daemon there.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::{Noted, RUNS};
+use super::{BitmapSnapshot, RUNS};
 use crate::window::notes::ProgramNote;
 use crate::window::owners::Giver;
 use crate::window::{Account, Pages, Window};
@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use uverbs::window::{DATA, FIRST, TAKEN};
+use uverbs::window::{DATA, FIRST, PAGE_BITMAP};
 use uverbs::{PAGE, Part, Uuid, WindowKind};
 
 const LEN: u64 = 4 << 20;
@@ -33,7 +33,7 @@ fn account(window: &Arc<Window>) -> Arc<Account> {
 }
 
 fn give_back(window: &Window, part: Part) -> bool {
-    window.give_back_left(Giver { guest: "vm1", secret: Uuid::default() }, part)
+    window.give_back_orphaned(Giver { guest: "vm1", secret: Uuid::default() }, part)
 }
 
 /// All of a file, empty pages too.
@@ -62,7 +62,7 @@ fn the_next_host_knows_what_programs_have() {
     drop((first, last));
     copy(&ours, &theirs);
     there.see_arrival();
-    assert_eq!((there.describe().left, there.describe().used), (8 * PAGE, 0));
+    assert_eq!((there.describe().orphaned, there.describe().used), (8 * PAGE, 0));
     let free = all_free(&there);
     assert_eq!(free.len() as u64, PAGES - 8);
     let mut bytes = [0; 8];
@@ -75,12 +75,12 @@ fn the_next_host_knows_what_programs_have() {
         assert!(!give_back(&there, part));
     }
     drop(free);
-    assert_eq!((there.describe().left, all_free(&there).len() as u64), (0, PAGES));
+    assert_eq!((there.describe().orphaned, all_free(&there).len() as u64), (0, PAGES));
     // Back it finds all free, though programs had pages here.
-    assert_eq!(here.describe().left, 8 * PAGE);
+    assert_eq!(here.describe().orphaned, 8 * PAGE);
     copy(&theirs, &ours);
     here.see_arrival();
-    assert_eq!((here.describe().left, all_free(&here).len() as u64), (0, PAGES));
+    assert_eq!((here.describe().orphaned, all_free(&here).len() as u64), (0, PAGES));
 }
 
 /// Memory of free pages goes back to the host: a VMM touches all that it copies.
@@ -104,11 +104,11 @@ fn the_next_daemon_knows_what_programs_have() {
     // Whatever others touched.
     file.write_all_at(&[0; PAGE as usize], DATA + LEN - PAGE).unwrap();
     let next = Window::open(reopened.into(), WindowKind::Own, Uuid([7; 16]), "vm1").unwrap();
-    assert_eq!(next.describe().left, 3 * PAGE);
+    assert_eq!(next.describe().orphaned, 3 * PAGE);
     assert!(give_back(&next, part));
-    file.write_all_at(&[0xff; 8], TAKEN + 16).unwrap();
+    file.write_all_at(&[0xff; 8], PAGE_BITMAP + 16).unwrap();
     let next = Window::open(file.into(), WindowKind::Own, Uuid([7; 16]), "vm1").unwrap();
-    assert_eq!(next.describe().left, PAGE, "the page that was touched");
+    assert_eq!(next.describe().orphaned, PAGE, "the page that was touched");
 }
 
 /// An administrator of the machine writes anything there: no two programs get one page by the daemon, and none is lost
@@ -123,7 +123,7 @@ fn whatever_is_noted_nobody_gets_pages_twice() {
             match step % 4 {
                 0 => has.extend(take(&window, &account, u64::from(*which) + 1)),
                 1 if !has.is_empty() => drop(has.swap_remove(usize::from(*which) % has.len())),
-                2 => file.write_all_at(noted, TAKEN + 64 + u64::from(*which) % 128).unwrap(),
+                2 => file.write_all_at(noted, PAGE_BITMAP + 64 + u64::from(*which) % 128).unwrap(),
                 _ => window.see_arrival(),
             }
             let mut parts: Vec<_> = has.iter().map(|pages| pages.part()).collect();
@@ -131,11 +131,11 @@ fn whatever_is_noted_nobody_gets_pages_twice() {
             assert!(parts.is_sorted_by(|a, b| a.offset + a.len <= b.offset), "{parts:?}");
             let of = window.describe();
             assert_eq!(of.used, parts.iter().map(|part| part.len).sum::<u64>());
-            assert!(of.used + of.left <= LEN - FIRST);
+            assert!(of.used + of.orphaned <= LEN - FIRST);
         }
         drop(has);
-        window.forget_left("vm1", Uuid([2; 16]));
-        assert_eq!((window.describe().left, all_free(&window).len() as u64), (0, PAGES));
+        window.free_earlier_boots("vm1", Uuid([2; 16]));
+        assert_eq!((window.describe().orphaned, all_free(&window).len() as u64), (0, PAGES));
     });
 }
 
@@ -143,7 +143,7 @@ fn whatever_is_noted_nobody_gets_pages_twice() {
 #[test]
 fn what_is_noted_takes_little_memory() {
     let (bytes, half) = (8 << 30, 4 << 30);
-    let noted = Noted(vec![0x55; (bytes / PAGE / 8) as usize]);
+    let noted = BitmapSnapshot(vec![0x55; (bytes / PAGE / 8) as usize]);
     let ranges = [(FIRST, half - FIRST), (half + PAGE, bytes - half - PAGE)];
     let taken = noted.of(&ranges);
     assert_eq!(taken.len(), RUNS + ranges.len());

@@ -5,8 +5,8 @@ use super::{Mapping, State, Window, WindowError, lock};
 use crate::window::host_process::HostProcess;
 use crate::window::notes::{ProgramNote, UNKNOWN, WindowNotes};
 use crate::window::owners::Giver;
+use crate::window::page_bitmap::{PageBitmap, filled, written};
 use crate::window::ranges::Ranges;
-use crate::window::taken::{Taken, filled, written};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use uverbs::window::FIRST;
@@ -28,9 +28,9 @@ pub(super) fn state(
 ) -> Result<State, WindowError> {
     let read = |notes: &WindowNotes| Ok::<_, rustix::io::Errno>((notes.programs()?, notes.owners()?));
     let known = notes.filter(|notes| !notes.is_new()).map(read).transpose()?;
-    let is_complete = known.is_some() && mapping.taken.is_none();
+    let is_complete = known.is_some() && mapping.bitmap.is_none();
     let (mut programs, noted) = known.unwrap_or_default();
-    let taken = match mapping.taken.as_ref().and_then(Taken::noted) {
+    let taken = match mapping.bitmap.as_ref().and_then(PageBitmap::snapshot) {
         Some(taken) => taken.of(&[(FIRST, len - FIRST)]),
         None if is_complete => noted.iter().map(|(start, end, _)| (*start, *end)).collect(),
         None if is_huge => written(&mapping.memory, len),
@@ -130,7 +130,7 @@ impl Window {
     }
 
     /// The guest's machine was started at this time, so that its programs of before are gone: what they left is free.
-    pub(crate) fn forget_left(&self, guest: &str, boot: Uuid) {
+    pub(crate) fn free_earlier_boots(&self, guest: &str, boot: Uuid) {
         // Nobody else has a window of its own.
         lock(&self.state).owners.end_boots(guest, boot, self.kind == WindowKind::Own);
         self.sweep();
@@ -157,12 +157,12 @@ impl Window {
     }
 
     /// Gives back pages that a program left. False if these are not its own.
-    pub(crate) fn give_back_left(&self, giver: Giver<'_>, part: Part) -> bool {
-        let is_left = part.end().is_some() && lock(&self.state).owners.give_back(giver, part);
-        if is_left {
+    pub(crate) fn give_back_orphaned(&self, giver: Giver<'_>, part: Part) -> bool {
+        let is_orphaned = part.end().is_some() && lock(&self.state).owners.give_back(giver, part);
+        if is_orphaned {
             self.sweep();
         }
-        is_left
+        is_orphaned
     }
 
     /// The guest's machine goes on, perhaps one that comes from another host, whose daemon noted which pages its
@@ -172,8 +172,8 @@ impl Window {
         let mapping = lock(&self.mapping).clone();
         let free: Vec<_> = {
             let mut state = lock(&self.state);
-            let Some(noted) = mapping.taken.as_ref().and_then(Taken::noted) else { return };
-            for (number, ranges) in state.owners.take_left() {
+            let Some(noted) = mapping.bitmap.as_ref().and_then(PageBitmap::snapshot) else { return };
+            for (number, ranges) in state.owners.take_orphaned() {
                 let bytes = ranges.bytes();
                 for (start, len) in ranges {
                     state.free.add(start, len);
@@ -210,5 +210,5 @@ impl Window {
 }
 
 #[cfg(test)]
-#[path = "left_tests.rs"]
+#[path = "orphaned_tests.rs"]
 mod tests;

@@ -9,9 +9,9 @@ use super::pace::Pace;
 use super::{Client, ROUNDS, make_ready};
 use crate::base::clock::monotonic;
 use crate::base::ids::Qpn;
-use crate::client::watches::Watches;
-use crate::inbox::handed::{Handed, HandedAnswers, HandedBrief};
-use crate::inbox::question::Question;
+use crate::client::poll_set::PollSet;
+use crate::inbox::message::Message;
+use crate::inbox::sync_delivery::{SyncAnswers, SyncMessage, SyncPacket};
 use crate::inbox::{Inbox, Rank, Substitute};
 use crate::net::adapter::Adapter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -73,20 +73,20 @@ impl Listener {
 }
 
 /// An application, in the hands of one thread at a time.
-struct Seat {
+struct LockedClient {
     client: Mutex<Option<Client>>,
     listener: Arc<Listener>,
     adapter: Arc<Adapter>,
-    inbox: Weak<Inbox<Question>>,
+    inbox: Weak<Inbox<Message>>,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for LockedClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seat")
+        f.write_str("LockedClient")
     }
 }
 
-impl Seat {
+impl LockedClient {
     fn take(&self) -> MutexGuard<'_, Option<Client>> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,16 +101,20 @@ impl Seat {
 pub(super) fn run(client: Client, socket: &Arc<Untrusted>) {
     tracing::debug!(who = ?client.who, "verbs: an application connected");
     let (inbox, never_waits) = (client.context.inbox.clone(), client.context.space.is_none());
-    let (mut pace, mut watches) = (Pace::new(), Watches::default());
+    let (mut pace, mut poll_set) = (Pace::new(), PollSet::default());
     let (listener, adapter) = (client.listener.clone(), client.context.adapter.clone());
-    let seat =
-        Arc::new(Seat { client: Mutex::new(Some(client)), listener, adapter, inbox: Arc::downgrade(&inbox) });
+    let locked = Arc::new(LockedClient {
+        client: Mutex::new(Some(client)),
+        listener,
+        adapter,
+        inbox: Arc::downgrade(&inbox),
+    });
     if never_waits {
-        let seat: Weak<Seat> = Arc::downgrade(&seat);
-        inbox.set_substitute(seat);
+        let locked: Weak<LockedClient> = Arc::downgrade(&locked);
+        inbox.set_substitute(locked);
     }
     loop {
-        let mut taken = seat.take();
+        let mut taken = locked.take();
         let Some(client) = taken.as_mut() else { return };
         let Some(sleep) = client.work_until_idle(&mut pace) else { break };
         drop(taken);
@@ -119,14 +123,14 @@ pub(super) fn run(client: Client, socket: &Arc<Untrusted>) {
             PollFd::from_borrowed_fd(inbox.event().as_fd(), PollFlags::IN),
         ];
         if never_waits && sleep.is_idle {
-            seat.listen_for_long(&sleep, &mut pace, &mut watches, &mut wanted[..1]);
+            locked.listen_for_long(&sleep, &mut pace, &mut poll_set, &mut wanted[..1]);
         }
         let limit = sleep.until.map(|until| {
             let timeout = until.saturating_sub(monotonic());
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() }
         });
         let polled = poll(&mut wanted, limit.as_ref());
-        let mut taken = seat.take();
+        let mut taken = locked.take();
         let Some(client) = taken.as_mut() else { return };
         client.wake_up(&sleep);
         let is_over = match polled {
@@ -139,11 +143,11 @@ pub(super) fn run(client: Client, socket: &Arc<Untrusted>) {
             break;
         }
     }
-    let client = seat.take().take();
+    let client = locked.take().take();
     client.into_iter().for_each(Client::leave);
 }
 
-impl Substitute for Seat {
+impl Substitute for LockedClient {
     fn handle_packets(&self) -> bool {
         thread_local!(static IS_ONE: Cell<bool> = const { Cell::new(false) });
         if IS_ONE.replace(true) {
@@ -155,19 +159,19 @@ impl Substitute for Seat {
         is_done.unwrap_or(false)
     }
 
-    fn handle_now(&self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
-        self.try_with(|client| client.handle_now(handed, answers)).unwrap_or(false)
+    fn handle_now(&self, delivered: &SyncPacket<'_>, answers: &mut SyncAnswers) -> bool {
+        self.try_with(|client| client.handle_now(delivered, answers)).unwrap_or(false)
     }
 
-    fn serve(&self, handed: &mut HandedBrief<'_>) -> bool {
-        self.try_with(|client| client.serve(handed)).unwrap_or(false)
+    fn serve(&self, delivered: &mut SyncMessage<'_>) -> bool {
+        self.try_with(|client| client.serve(delivered)).unwrap_or(false)
     }
 
     fn rank(&self) -> Rank {
         Rank { niceness: self.adapter.threads.niceness(), id: self.inbox.as_ptr().addr() as u64 }
     }
 
-    fn begin_watch(&self, by: Rank) -> bool {
+    fn begin_polling(&self, by: Rank) -> bool {
         let begins = self.begin(OTHER);
         // Of two threads that listen to their own applications and want each other's, only one stops.
         if !begins && by < self.rank() {
@@ -183,14 +187,14 @@ impl Substitute for Seat {
         })?
     }
 
-    fn spoken_to(&self) -> Option<Arc<Inbox<Question>>> {
+    fn spoken_to(&self) -> Option<Arc<Inbox<Message>>> {
         self.try_with(|client| client.context.spoken_to.clone())?
     }
 
-    fn end_watch(&self) {
+    fn end_polling(&self) {
         self.listener.end();
         // Whoever works for it now may believe that it is watched.
-        if self.try_with(Client::hear_of_watch).is_none()
+        if self.try_with(Client::update_doorbells).is_none()
             && let Some(inbox) = self.inbox.upgrade()
         {
             inbox.wake();
@@ -198,12 +202,12 @@ impl Substitute for Seat {
     }
 }
 
-impl Seat {
+impl LockedClient {
     fn begin(&self, by: u32) -> bool {
         let begins = self.listener.begin(by);
         if begins {
             // If it is awake, it finds out before it sleeps.
-            self.try_with(Client::hear_of_watch);
+            self.try_with(Client::update_doorbells);
         }
         begins
     }
@@ -214,16 +218,16 @@ impl Seat {
         self: &Arc<Self>,
         sleep: &Sleep,
         pace: &mut Pace,
-        watches: &mut Watches,
+        poll_set: &mut PollSet,
         socket: &mut [PollFd<'_>],
     ) {
         let (mut now, mut rounds) = (monotonic(), 0_u32);
         let inbox = self.inbox.upgrade().filter(|_| pace.polls(now) && self.begin(OWN));
         // The sleep that follows is no time lost by polling.
         let Some(inbox) = inbox else { return pace.rest(now, Duration::ZERO) };
-        watches.begin((inbox.id(), self.clone()), now);
+        poll_set.begin((inbox.id(), self.clone()), now);
         while self.listener.is_own() && !inbox.is_woken() && sleep.until.is_none_or(|until| now < until) {
-            if watches.listen(now) {
+            if poll_set.listen(now) {
                 pace.work(now);
             } else if !pace.polls(now) {
                 break;
@@ -241,7 +245,7 @@ impl Seat {
         }
         // If another one wants to listen, until it does.
         pace.rest(now, if self.listener.is_own() { Duration::ZERO } else { PAUSE });
-        watches.end();
+        poll_set.end();
     }
 }
 
@@ -252,7 +256,7 @@ impl Client {
     }
 
     /// While its own thread sleeps: whether the application must wake anybody if it rings a doorbell.
-    fn hear_of_watch(&mut self) {
+    fn update_doorbells(&mut self) {
         if !self.sleeps {
             return;
         }
@@ -278,23 +282,23 @@ impl Client {
 
     /// Whether its own thread sleeps, and nothing waits.
     fn is_free(&self) -> bool {
-        let is_busy = !self.ready.is_empty() || !self.taken.packets.is_empty();
+        let is_busy = !self.ready.is_empty() || !self.arrivals.packets.is_empty();
         self.sleeps && !is_busy && !self.context.inbox.has_any()
     }
 
     /// Handles a brief message that a peer hands over while its own thread sleeps. False, with nothing done, if that
     /// must work, or if it must come in a packet.
-    fn serve(&mut self, handed: &mut HandedBrief<'_>) -> bool {
+    fn serve(&mut self, delivered: &mut SyncMessage<'_>) -> bool {
         if !self.is_free() {
             return false;
         }
-        let Some(qp) = self.qps.get_mut(&handed.to) else { return false };
-        let is_done = qp.serve(handed, &mut self.context);
+        let Some(qp) = self.qps.get_mut(&delivered.to) else { return false };
+        let is_done = qp.serve(delivered, &mut self.context);
         // The requester waits for the end of a read, which leaves its thread no work except for an event.
-        let is_over = is_done && handed.brief.is_read() && !self.context.asynchronous.waits();
+        let is_over = is_done && delivered.message.is_read() && !self.context.asynchronous.waits();
         let must_wake = match is_over {
             true => self.context.source.is_faulty(),
-            false => is_done && !self.may_sleep_on(handed.now),
+            false => is_done && !self.may_sleep_on(delivered.now),
         };
         if must_wake {
             self.context.inbox.wake();
@@ -304,23 +308,23 @@ impl Client {
 
     /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must
     /// work.
-    fn handle_now(&mut self, handed: &Handed<'_>, answers: &mut HandedAnswers) -> bool {
+    fn handle_now(&mut self, delivered: &SyncPacket<'_>, answers: &mut SyncAnswers) -> bool {
         if !self.is_free() {
             return false;
         }
-        let qpn = Qpn(handed.packet.bth.destination);
+        let qpn = Qpn(delivered.packet.bth.destination);
         let Some(qp) = self.qps.get_mut(&qpn) else { return false };
         answers.open(qpn);
         std::mem::swap(&mut self.context.answers, answers);
-        self.context.now = handed.now;
-        let is_handled = qp.receive_handed(handed, &mut self.context);
+        self.context.now = delivered.now;
+        let is_handled = qp.receive_sync(delivered, &mut self.context);
         if is_handled {
             make_ready(qp, &mut self.ready);
-            self.work(handed.now);
+            self.work(delivered.now);
         }
         std::mem::swap(&mut self.context.answers, answers);
         answers.close();
-        if is_handled && !self.may_sleep_on(handed.now) {
+        if is_handled && !self.may_sleep_on(delivered.now) {
             self.context.inbox.wake();
         }
         is_handled
@@ -329,7 +333,7 @@ impl Client {
     /// After work for it: whether its own thread may go on sleeping.
     fn may_sleep_on(&mut self, now: Duration) -> bool {
         self.context.announce_frames();
-        let is_done = self.taken.packets.is_empty() && self.ready.is_empty();
+        let is_done = self.arrivals.packets.is_empty() && self.ready.is_empty();
         let events_wait = self.context.flush_events();
         is_done && !self.context.source.is_faulty() && self.deadline(now, events_wait) >= self.sleeps_until
     }
@@ -341,7 +345,7 @@ impl Client {
 
     fn work_for_sleeper_at(&mut self, mut now: Duration) -> bool {
         for _ in 0..ROUNDS {
-            if !self.taken.packets.is_empty() || !self.context.inbox.take_packets(&mut self.taken) {
+            if !self.arrivals.packets.is_empty() || !self.context.inbox.take_packets(&mut self.arrivals) {
                 return false;
             }
             self.take_packets(now);
@@ -349,7 +353,7 @@ impl Client {
             if !self.may_sleep_on(now) {
                 return false;
             }
-            self.context.inbox.settle(&mut self.taken);
+            self.context.inbox.settle(&mut self.arrivals);
             let inbox = &self.context.inbox;
             // Whoever puts something there from now on sees that the thread sleeps, and wakes it if this is in the way.
             if !inbox.set_asleep() || !inbox.must_go_on() {
@@ -363,5 +367,5 @@ impl Client {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#[path = "seat_tests.rs"]
+#[path = "run_tests.rs"]
 mod tests;

@@ -16,7 +16,7 @@ struct Header {
     filled: AtomicU32,
     _sender: [u32; 15],
     /// The receiver has taken everything before this position.
-    taken: AtomicU32,
+    consumed: AtomicU32,
     _receiver: [u32; 15],
 }
 
@@ -25,26 +25,26 @@ const ROOM: u32 = 32 << 10;
 
 /// A part of a queue pair's memory. Both ends use this type.
 #[derive(Debug)]
-pub struct Parcels {
+pub struct MessageRing {
     memory: Arc<Memory>,
     header: NonNull<Header>,
     offset: usize,
-    /// The sender's last reading of `taken`.
+    /// The sender's last reading of `consumed`.
     seen: u32,
 }
 
 // SAFETY: the pointer is into `memory`, which can be used from any thread; the header is only used through atomics.
-unsafe impl Send for Parcels {}
+unsafe impl Send for MessageRing {}
 // SAFETY: as above; everything that changes without a lock is atomic.
-unsafe impl Sync for Parcels {}
+unsafe impl Sync for MessageRing {}
 
-impl Parcels {
+impl MessageRing {
     /// Bytes that they take in the memory.
     pub const BYTES: usize = size_of::<Header>() + ROOM as usize;
     /// Bytes of the longest message.
     pub const LONGEST: usize = 4096;
 
-    /// Returns the parcels in this memory, at this offset, a multiple of 64.
+    /// Returns the message ring in this memory, at this offset, a multiple of 64.
     ///
     /// # Errors
     /// If they are not all inside the memory.
@@ -56,7 +56,7 @@ impl Parcels {
         let header = memory.at(offset);
         let offset = offset + size_of::<Header>();
         let mut this = Self { memory, header, offset, seen: 0 };
-        this.seen = this.header().taken.load(Ordering::Acquire);
+        this.seen = this.header().consumed.load(Ordering::Acquire);
         Ok(this)
     }
 
@@ -77,7 +77,7 @@ impl Parcels {
         let start = if used + size > ROOM { filled.wrapping_add(ROOM - used) } else { filled };
         let end = start.wrapping_add(size);
         if end.wrapping_sub(self.seen) > ROOM {
-            self.seen = self.header().taken.load(Ordering::Acquire);
+            self.seen = self.header().consumed.load(Ordering::Acquire);
             if end.wrapping_sub(self.seen) > ROOM {
                 return None;
             }
@@ -88,10 +88,10 @@ impl Parcels {
             unsafe { std::ptr::copy_nonoverlapping(part, self.memory.at::<u8>(at).as_ptr(), part_len) };
             at += part_len;
         }
-        point(Point::ParcelWritten);
+        point(Point::RingMessageWritten);
         // Only senders read this. A completion notifies the receiver, and is released after it.
         self.header().filled.store(end, Ordering::Relaxed);
-        point(Point::ParcelPut);
+        point(Point::RingMessagePut);
         Some(start)
     }
 
@@ -106,13 +106,13 @@ impl Parcels {
     pub fn give_back(&self, position: u32, len: usize) {
         let end = position.wrapping_add(room_for(len).unwrap_or(ROOM));
         // Release: the message was read before others are stored there.
-        self.header().taken.store(end, Ordering::Release);
+        self.header().consumed.store(end, Ordering::Release);
     }
 
     /// Begins anew.
     pub fn reset(&self) {
         self.header().filled.store(0, Ordering::Relaxed);
-        self.header().taken.store(0, Ordering::Relaxed);
+        self.header().consumed.store(0, Ordering::Relaxed);
     }
 }
 
@@ -126,13 +126,13 @@ fn room_for(len: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn ends() -> (Parcels, Parcels) {
-        let (memory, _) = Memory::create("test", 64 + Parcels::BYTES).unwrap();
+    fn ends() -> (MessageRing, MessageRing) {
+        let (memory, _) = Memory::create("test", 64 + MessageRing::BYTES).unwrap();
         let memory = Arc::new(memory);
-        (Parcels::new(memory.clone(), 64).unwrap(), Parcels::new(memory, 64).unwrap())
+        (MessageRing::new(memory.clone(), 64).unwrap(), MessageRing::new(memory, 64).unwrap())
     }
 
-    fn put(to: &mut Parcels, message: &[u8]) -> Option<u32> {
+    fn put(to: &mut MessageRing, message: &[u8]) -> Option<u32> {
         let (one, other) = message.split_at(message.len() / 3);
         // SAFETY: the parts are slices, and make up the message.
         unsafe { to.put([one, other].into_iter().map(|part| (part.as_ptr(), part.len())), message.len()) }
@@ -167,10 +167,13 @@ mod tests {
         let (mut sender, receiver) = ends();
         assert_eq!(put(&mut sender, &[0; 4097]), None);
         assert!(receiver.get(ROOM - 64, 65).is_none() && receiver.get(u32::MAX, usize::MAX / 2).is_none());
-        let (memory, _) = Memory::create("test", Parcels::BYTES).unwrap();
+        let (memory, _) = Memory::create("test", MessageRing::BYTES).unwrap();
         let memory = Arc::new(memory);
-        assert!(Parcels::new(memory.clone(), 64).is_err() && Parcels::new(memory.clone(), u32::MAX).is_err());
-        assert!(Parcels::new(memory, 0).is_ok());
+        assert!(
+            MessageRing::new(memory.clone(), 64).is_err()
+                && MessageRing::new(memory.clone(), u32::MAX).is_err()
+        );
+        assert!(MessageRing::new(memory, 0).is_ok());
     }
 
     /// A peer may write anything into the header.

@@ -61,12 +61,12 @@ impl Reach {
 
 /// What the device keeps of memory that it shares.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum MemoryBacking {
     File(OwnedFd),
     Pages(Arc<Pages>),
 }
 
-impl Kept {
+impl MemoryBacking {
     /// The memory, for a program. `None` if it can't map it, or no descriptor is left.
     pub fn give(&self, to: &Reach) -> Option<Given> {
         match self {
@@ -121,7 +121,7 @@ impl Share {
 
 /// Where memory for a program comes from.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct MemorySource {
     pub reach: Reach,
     /// Windows from which it may have pages, the preferred one first.
     shares: Vec<Share>,
@@ -142,7 +142,7 @@ pub(crate) enum NoSource {
     Pages(#[from] NoPages),
 }
 
-impl Source {
+impl MemorySource {
     /// Memory for this program. `name`: as one in a virtual machine calls itself. One that runs on this kernel gets
     /// pages of the common window, if there is one, so that its peers in virtual machines can map them, too; otherwise
     /// it gets files of its own.
@@ -187,7 +187,7 @@ impl Source {
     ///
     /// # Errors
     /// Nothing is left.
-    pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, Kept), Refusal> {
+    pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, MemoryBacking), Refusal> {
         let mut refused = no_memory("the guest has no window");
         for share in &self.shares {
             match share.take(bytes as u64, false) {
@@ -196,7 +196,7 @@ impl Source {
                     let memory = pages.first(bytes).ok_or_else(|| no_memory("no pages"))?;
                     // Whoever had the pages may have written there since, and queues begin with zeros.
                     memory.clear();
-                    return Ok((memory, Kept::Pages(pages)));
+                    return Ok((memory, MemoryBacking::Pages(pages)));
                 }
                 Err(refusal) => refused = refusal,
             }
@@ -205,24 +205,24 @@ impl Source {
             return Err(refused);
         }
         let (memory, file) = guarded_memory(name, bytes, &self.fault)?;
-        Ok((memory, Kept::File(file)))
+        Ok((memory, MemoryBacking::File(file)))
     }
 
     /// Memory of the common window; `None` if there is none.
-    pub fn common(&self, bytes: usize) -> Option<(Memory, Kept)> {
+    pub fn common(&self, bytes: usize) -> Option<(Memory, MemoryBacking)> {
         let common = self.reach.windows.common.as_ref()?;
         let share = self.shares.iter().find(|share| Arc::ptr_eq(&share.window, common))?;
         let pages = share.take(bytes as u64, false).ok()?.into_iter().next()?;
         let memory = pages.first(bytes)?;
         memory.clear();
-        Some((memory, Kept::Pages(pages)))
+        Some((memory, MemoryBacking::Pages(pages)))
     }
 
     /// Memory that a program with this reach can map, too. `None` if there is none.
-    pub fn memory_for(&self, other: &Reach, name: &str, bytes: usize) -> Option<(Memory, Kept)> {
+    pub fn memory_for(&self, other: &Reach, name: &str, bytes: usize) -> Option<(Memory, MemoryBacking)> {
         if self.reach.is_local && other.is_local {
             let (memory, file) = guarded_memory(name, bytes, &self.fault).ok()?;
-            return Some((memory, Kept::File(file)));
+            return Some((memory, MemoryBacking::File(file)));
         }
         let made = self.memory(name, bytes).ok()?;
         made.1.give(other).is_some().then_some(made)
@@ -265,7 +265,7 @@ impl Source {
     pub fn give_back(&self, part: Part) -> bool {
         let Some(window) = self.window(part.window) else { return false };
         let giver = Giver { guest: &self.note.guest, secret: self.note.secret };
-        self.program.remove(window, part) || window.give_back_left(giver, part)
+        self.program.remove(window, part) || window.give_back_orphaned(giver, part)
     }
 
     /// Programs of its machine about whose end the program is asked.

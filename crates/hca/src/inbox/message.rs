@@ -1,16 +1,16 @@
-//! Questions between threads: applications' threads, and the thread of a device.
+//! Messages between threads: applications' threads, and the thread of a device.
 
 use crate::base::ids::{Key, Qpn};
-use crate::inbox::{Ask, Inbox};
+use crate::inbox::{Enqueue, Inbox};
 use crate::program::description::ClientDescription;
-use crate::program::holders::Process;
-use crate::window::kept::{Kept, Reach};
+use crate::program::grants::Process;
+use crate::window::source::{MemoryBacking, Reach};
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak, mpsc};
 use uverbs::{DirectPeer, Given};
 
-/// How many questions [`Question::Notify`] may wait. If there are more, one [`Question::NotifyAll`] replaces them.
+/// How many messages [`Message::Notify`] may wait. If there are more, one [`Message::NotifyAll`] replaces them.
 const NOTIFICATIONS: usize = 1024;
 
 /// Tells whether somebody waits for the answer: the asking thread keeps the strong reference.
@@ -42,7 +42,7 @@ pub(crate) struct SharingRequest {
     pub trust: String,
     pub process: Arc<Process>,
     /// The thread that gets the answer.
-    pub inbox: Arc<Inbox<Question>>,
+    pub inbox: Arc<Inbox<Message>>,
     pub ticket: Ticket,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct QueuesGrant {
     pub peer: DirectPeer,
     /// In the order that [`DirectPeer`] defines. Memory of the asking application's own queues comes between `first`
     /// and `last`.
-    pub bond: Kept,
+    pub session: MemoryBacking,
     pub first: Vec<Given>,
     pub last: Vec<Given>,
 }
@@ -74,9 +74,9 @@ pub(crate) struct SharingAnswer {
     pub grant: Option<Grant>,
 }
 
-/// A question to an application's thread.
+/// A message to an application's thread.
 #[derive(Debug)]
-pub(crate) enum Question {
+pub(crate) enum Message {
     /// Describe the application's objects.
     Describe(Ticket, mpsc::Sender<ClientDescription>),
     /// Find all paths again: rules or addresses have changed.
@@ -90,7 +90,7 @@ pub(crate) enum Question {
     FewReceives,
     /// Share memory with a peer.
     Share(Box<SharingRequest>),
-    /// The answer to this thread's own question `Share`.
+    /// The answer to this thread's own message `Share`.
     Shared(SharingAnswer),
     /// Notify the completion channel of this queue pair: its peer, with this GID and number, has stored a message in
     /// it.
@@ -99,7 +99,7 @@ pub(crate) enum Question {
     NotifyAll,
 }
 
-impl Question {
+impl Message {
     /// Whether it can be dropped, because `newer` is asked or nobody waits for the answer.
     fn is_made_needless_by(&self, newer: &Self) -> bool {
         let is_replaced = match (self, newer) {
@@ -127,22 +127,22 @@ impl Question {
     }
 }
 
-impl Ask for Question {
+impl Enqueue for Message {
     fn add_to(self, waiting: &mut Vec<Self>) -> Vec<Self> {
         if self.is_stale() || matches!(self, Self::Notify(..)) && notifies_all(waiting) {
             return vec![self];
         }
         let notifications = waiting.iter().filter(|other| matches!(other, Self::Notify(..))).count();
         let is_one_too_many = matches!(self, Self::Notify(..)) && notifications >= NOTIFICATIONS;
-        let question = if is_one_too_many { Self::NotifyAll } else { self };
-        let needless = waiting.extract_if(.., |other| other.is_made_needless_by(&question)).collect();
-        waiting.push(question);
+        let message = if is_one_too_many { Self::NotifyAll } else { self };
+        let needless = waiting.extract_if(.., |other| other.is_made_needless_by(&message)).collect();
+        waiting.push(message);
         needless
     }
 }
 
-fn notifies_all(waiting: &[Question]) -> bool {
-    waiting.iter().any(|other| matches!(other, Question::NotifyAll))
+fn notifies_all(waiting: &[Message]) -> bool {
+    waiting.iter().any(|other| matches!(other, Message::NotifyAll))
 }
 
 #[cfg(test)]
@@ -150,19 +150,19 @@ fn notifies_all(waiting: &[Question]) -> bool {
 mod tests {
     use super::*;
     use crate::base::budget::{DeviceBudget, HostBudget};
-    use crate::program::holders::Holders;
+    use crate::program::grants::MemoryGrants;
 
-    /// The queue of a stopped thread after these questions.
-    fn waiting(questions: impl Iterator<Item = Question>) -> Vec<Question> {
+    /// The queue of a stopped thread after these messages.
+    fn waiting(messages: impl Iterator<Item = Message>) -> Vec<Message> {
         let mut waiting = Vec::new();
-        questions.for_each(|question| drop(question.add_to(&mut waiting)));
+        messages.for_each(|message| drop(message.add_to(&mut waiting)));
         waiting
     }
 
     #[test]
     fn who_asks_again_waits_once() {
         let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
-        let process = Holders::default().process((1, None), "vm1", &budget).unwrap();
+        let process = MemoryGrants::default().process((1, None), "vm1", &budget).unwrap();
         let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(budget.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let request = |(at, ticket): (usize, &Arc<()>)| {
@@ -177,35 +177,35 @@ mod tests {
                 inbox: inboxes[at % 2].clone(),
                 ticket: Arc::downgrade(ticket),
             };
-            Question::Share(Box::new(request))
+            Message::Share(Box::new(request))
         };
         let left = waiting(tickets.iter().enumerate().map(request));
-        let qpn = |question: &Question| match question {
-            Question::Share(request) => request.qpn,
+        let qpn = |message: &Message| match message {
+            Message::Share(request) => request.qpn,
             other => panic!("{other:?}"),
         };
         let from: Vec<_> = left.iter().map(qpn).collect();
         assert_eq!(from, [998, 999].map(Qpn));
-        // Questions whose answer nobody awaits are dropped.
+        // Messages whose answer nobody awaits are dropped.
         let (answer, _answers) = mpsc::channel();
-        let asked = tickets.iter().map(|ticket| Question::Describe(Arc::downgrade(ticket), answer.clone()));
+        let asked = tickets.iter().map(|ticket| Message::Describe(Arc::downgrade(ticket), answer.clone()));
         let mut left = waiting(asked);
         assert_eq!(left.len(), 1000);
         drop(tickets);
-        drop(Question::Review.add_to(&mut left));
+        drop(Message::Review.add_to(&mut left));
         assert_eq!(left.len(), 1);
     }
 
     #[test]
     fn what_needs_no_answer_waits_once() {
-        let times = |question: fn(u32) -> Question| waiting((0..5000).map(question)).len();
-        assert_eq!(times(|_| Question::Review), 1);
-        assert_eq!(times(|_| Question::PeerGone), 1);
-        assert_eq!(times(|_| Question::NewAddresses), 1);
-        assert_eq!(times(|_| Question::FewReceives), 1);
-        assert_eq!(times(|qpn| Question::Notify(Qpn(qpn % 7), (Ipv6Addr::LOCALHOST, Qpn(1)))), 7);
+        let times = |message: fn(u32) -> Message| waiting((0..5000).map(message)).len();
+        assert_eq!(times(|_| Message::Review), 1);
+        assert_eq!(times(|_| Message::PeerGone), 1);
+        assert_eq!(times(|_| Message::NewAddresses), 1);
+        assert_eq!(times(|_| Message::FewReceives), 1);
+        assert_eq!(times(|qpn| Message::Notify(Qpn(qpn % 7), (Ipv6Addr::LOCALHOST, Qpn(1)))), 7);
         // Too many to be notified one by one.
-        let told = waiting((0..5000).map(|qpn| Question::Notify(Qpn(qpn), (Ipv6Addr::LOCALHOST, Qpn(1)))));
-        assert!(matches!(told[..], [Question::NotifyAll]), "{}", told.len());
+        let told = waiting((0..5000).map(|qpn| Message::Notify(Qpn(qpn), (Ipv6Addr::LOCALHOST, Qpn(1)))));
+        assert!(matches!(told[..], [Message::NotifyAll]), "{}", told.len());
     }
 }

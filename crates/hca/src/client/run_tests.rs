@@ -19,23 +19,23 @@ struct Speaker {
     buffer: Buffer,
     /// What is written to, and read.
     remote: (u64, u32),
-    seat: Arc<Seat>,
+    locked: Arc<LockedClient>,
     /// The other program's.
-    peer: Arc<Seat>,
+    peer: Arc<LockedClient>,
     _kept: Box<dyn Any>,
 }
 
-fn seat(host: &Host, number: u8, qp: &Qp) -> Arc<Seat> {
+fn locked(host: &Host, number: u8, qp: &Qp) -> Arc<LockedClient> {
     let adapter = host.fabric.find(1, gid(number)).unwrap();
     let substitute: Arc<dyn Any + Send + Sync> = adapter.owner(Qpn(qp.qpn)).unwrap().substitute().unwrap();
     substitute.downcast().unwrap()
 }
 
 /// Calls `with` with the application while its thread sleeps; that can't wake meanwhile.
-fn while_asleep<T>(seat: &Seat, mut with: impl FnMut(&mut Client) -> T) -> T {
+fn while_asleep<T>(locked: &LockedClient, mut with: impl FnMut(&mut Client) -> T) -> T {
     let mut done = None;
     until(|| {
-        done = seat.take().as_mut().filter(|client| client.sleeps).map(&mut with);
+        done = locked.take().as_mut().filter(|client| client.sleeps).map(&mut with);
         done.is_some()
     });
     done.unwrap()
@@ -55,11 +55,11 @@ impl Speaker {
             pairs.push((one, two));
         }
         let (buffer, theirs) = (app.buffer(4096, access::ALL), other.buffer(4096, access::ALL));
-        let seats = [(1, &pairs[0].0), (2, &pairs[0].1)].map(|(number, qp)| seat(&host, number, qp));
-        let [seat, peer] = seats;
+        let clients = [(1, &pairs[0].0), (2, &pairs[0].1)].map(|(number, qp)| locked(&host, number, qp));
+        let [locked, peer] = clients;
         until(|| peer.begin(OTHER));
         while_asleep(&peer, |_| ());
-        let (qps, kept): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let (qps, held): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let remote = (theirs.address, theirs.key);
         let mut speaker = Self {
             _host: host,
@@ -68,12 +68,12 @@ impl Speaker {
             qps,
             buffer,
             remote,
-            seat,
+            locked,
             peer,
-            _kept: Box::new((guests, other, others, kept, theirs)),
+            _kept: Box::new((guests, other, others, held, theirs)),
         };
         // Until then, it does not know whose its queue pairs' peers are.
-        while_asleep(&speaker.seat.clone(), |client| speaker.speak(client, opcode::RDMA_WRITE, (count, 1)));
+        while_asleep(&speaker.locked.clone(), |client| speaker.speak(client, opcode::RDMA_WRITE, (count, 1)));
         (0..count).for_each(|_| assert_eq!(next(&mut speaker.cq).status, 0));
         speaker
     }
@@ -103,7 +103,7 @@ impl Speaker {
 fn who_hears_many_doorbells_leaves_the_work_to_their_thread() {
     let mut speaker = Speaker::new(FEW + 1);
     let (few, many) = ((FEW, 1), (FEW + 1, 1));
-    while_asleep(&speaker.seat.clone(), |client| {
+    while_asleep(&speaker.locked.clone(), |client| {
         assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, few), speaker.done()), (0, FEW));
         assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, many), speaker.done()), (FEW + 1, 0));
     });
@@ -113,7 +113,7 @@ fn who_hears_many_doorbells_leaves_the_work_to_their_thread() {
 #[test]
 fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
     let mut speaker = Speaker::new(1);
-    while_asleep(&speaker.seat.clone(), |client| {
+    while_asleep(&speaker.locked.clone(), |client| {
         // A turn goes on after answers, but not as long as there are any.
         let add = opcode::ATOMIC_FETCH_AND_ADD;
         assert_eq!((speaker.speak(client, add, (1, 2 * READS)), speaker.done()), (0, 2 * READS));
@@ -126,7 +126,7 @@ fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
 fn counted(speaker: &mut Speaker, client: &mut Client, opcode: u8) -> [Vec<u64>; 2] {
     let peer = speaker.peer.clone();
     let counters = |client: &Client| -> Vec<u64> { client.context.counters.iter().map(|(_, n)| n).collect() };
-    let theirs = |peer: &Seat| while_asleep(peer, |client| counters(client));
+    let theirs = |peer: &LockedClient| while_asleep(peer, |client| counters(client));
     let before = [counters(client), theirs(&peer)];
     assert_eq!((speaker.speak(client, opcode, (1, 1)), speaker.done()), (0, 1));
     let after = [counters(client), theirs(&peer)];
@@ -139,15 +139,15 @@ fn counted(speaker: &mut Speaker, client: &mut Client, opcode: u8) -> [Vec<u64>;
 #[test]
 fn a_brief_message_counts_as_its_packets() {
     let mut speaker = Speaker::new(1);
-    while_asleep(&speaker.seat.clone(), |client| {
+    while_asleep(&speaker.locked.clone(), |client| {
         for opcode in [opcode::RDMA_WRITE, opcode::RDMA_READ] {
-            let brief = counted(&mut speaker, client, opcode);
+            let message = counted(&mut speaker, client, opcode);
             // As while it is answered: then it hands nothing over.
             client.context.answers.open(Qpn(0));
             let in_packets = counted(&mut speaker, client, opcode);
             client.context.answers.close();
-            assert_eq!(brief, in_packets);
-            assert!(brief[0].iter().sum::<u64>() > 2, "packets and bytes");
+            assert_eq!(message, in_packets);
+            assert!(message[0].iter().sum::<u64>() > 2, "packets and bytes");
         }
         // One after the other: for packets it would be too many at a time.
         let reads = (1, 5 * READS);
@@ -158,27 +158,30 @@ fn a_brief_message_counts_as_its_packets() {
 #[test]
 fn of_two_threads_that_want_each_others_applications_one_leaves_both_to_the_other() {
     let speaker = Speaker::new(1);
-    let (one, other) = (&speaker.seat, &speaker.peer);
+    let (one, other) = (&speaker.locked, &speaker.peer);
     other.listener.end();
-    for seat in [one, other] {
-        until(|| seat.begin(OWN));
+    for locked in [one, other] {
+        until(|| locked.begin(OWN));
     }
     for _ in 0..2 {
-        assert!(!one.begin_watch(other.rank()) && !other.begin_watch(one.rank()), "their own threads listen");
+        assert!(
+            !one.begin_polling(other.rank()) && !other.begin_polling(one.rank()),
+            "their own threads listen"
+        );
     }
     let (first, second) = if one.rank() < other.rank() { (one, other) } else { (other, one) };
-    assert_eq!([first, second].map(|seat| seat.listener.is_own()), [true, false]);
+    assert_eq!([first, second].map(|locked| locked.listener.is_own()), [true, false]);
     second.listener.end();
-    assert!(second.begin_watch(first.rank()));
+    assert!(second.begin_polling(first.rank()));
     // Who listens to several applications leaves none of them to a thread that comes later.
-    assert!(!second.begin(OWN) && !first.begin_watch(second.rank()) && first.listener.is_own());
+    assert!(!second.begin(OWN) && !first.begin_polling(second.rank()) && first.listener.is_own());
 }
 
 #[test]
 fn who_reads_memory_that_went_away_wakes_its_thread() {
     let mut speaker = Speaker::new(1);
     let peer = speaker.peer.clone();
-    while_asleep(&speaker.seat.clone(), |client| {
+    while_asleep(&speaker.locked.clone(), |client| {
         for goes_away in [false, true] {
             let fault = while_asleep(&peer, |other| {
                 assert!(!other.context.inbox.is_woken());

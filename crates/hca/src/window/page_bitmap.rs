@@ -11,7 +11,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use uverbs::window::{DATA, FIRST, TAKEN};
+use uverbs::window::{DATA, FIRST, PAGE_BITMAP};
 use uverbs::{Memory, MemoryError, PAGE};
 
 /// What is there, if anything, followed by the bytes of the window's data.
@@ -24,7 +24,7 @@ const RUNS: usize = 1 << 18;
 
 /// The place of the note in a window's file.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PageBitmap {
     memory: Memory,
     /// Bytes of the window's data.
     len: u64,
@@ -32,39 +32,39 @@ pub(crate) struct Taken {
 
 /// The note, as it was at some time.
 #[derive(Debug)]
-pub(crate) struct Noted(Vec<u8>);
+pub(crate) struct BitmapSnapshot(Vec<u8>);
 
 const fn page(offset: u64) -> usize {
     (offset / PAGE) as usize
 }
 
-impl Taken {
+impl PageBitmap {
     /// Maps the place. `None`: the window has too many pages for it.
     ///
     /// # Errors
     /// If it can't be mapped, or there is no memory for it.
     pub fn open(file: &OwnedFd, len: u64, fault: &Arc<FaultWord>) -> Result<Option<Self>, MemoryError> {
-        let bytes = TAKEN + (BITS + page(len).div_ceil(8)) as u64;
+        let bytes = PAGE_BITMAP + (BITS + page(len).div_ceil(8)) as u64;
         if bytes > DATA {
             return Ok(None);
         }
         // All of what is in front of the data, which may be one page.
         let memory = Memory::open_window(file, 0, DATA)?.guarded(fault)?;
-        memory.populate(TAKEN, (bytes - TAKEN).next_multiple_of(PAGE))?;
+        memory.populate(PAGE_BITMAP, (bytes - PAGE_BITMAP).next_multiple_of(PAGE))?;
         Ok(Some(Self { memory, len }))
     }
 
     /// Where byte `at` of the bits is.
     const fn place(at: usize) -> usize {
-        TAKEN as usize + BITS + at
+        PAGE_BITMAP as usize + BITS + at
     }
 
     /// Notes that these pages alone are free.
     pub fn note_all(&self, free: &Ranges) {
         let _ = self.memory.write(Self::place(0), &vec![0xff; page(self.len).div_ceil(8)]);
         free.clone().into_iter().for_each(|(start, len)| self.note(start, len, false));
-        let _ = self.memory.write(TAKEN as usize + MAGIC.len(), &self.len.to_le_bytes());
-        let _ = self.memory.write(TAKEN as usize, &MAGIC);
+        let _ = self.memory.write(PAGE_BITMAP as usize + MAGIC.len(), &self.len.to_le_bytes());
+        let _ = self.memory.write(PAGE_BITMAP as usize, &MAGIC);
     }
 
     /// Notes of these pages whether they are taken. One at a time.
@@ -81,19 +81,19 @@ impl Taken {
     }
 
     /// What is noted; `None` if nothing is, of a window of this size.
-    pub fn noted(&self) -> Option<Noted> {
+    pub fn snapshot(&self) -> Option<BitmapSnapshot> {
         let (mut magic, mut len) = ([0; MAGIC.len()], [0; 8]);
-        let is_there = self.memory.read(TAKEN as usize, &mut magic)
-            && self.memory.read(TAKEN as usize + MAGIC.len(), &mut len);
+        let is_there = self.memory.read(PAGE_BITMAP as usize, &mut magic)
+            && self.memory.read(PAGE_BITMAP as usize + MAGIC.len(), &mut len);
         if !is_there || magic != MAGIC || u64::from_le_bytes(len) != self.len {
             return None;
         }
         let mut bits = vec![0; page(self.len).div_ceil(8)];
-        self.memory.read(Self::place(0), &mut bits).then_some(Noted(bits))
+        self.memory.read(Self::place(0), &mut bits).then_some(BitmapSnapshot(bits))
     }
 }
 
-impl Noted {
+impl BitmapSnapshot {
     /// The taken pages of these ranges, which have a start and a length each: their starts and ends. Where there are too
     /// many, all pages after them count as taken.
     pub fn of(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
@@ -150,5 +150,5 @@ pub(crate) fn written(memory: &Memory, len: u64) -> Vec<(u64, u64)> {
 }
 
 #[cfg(test)]
-#[path = "taken_tests.rs"]
+#[path = "page_bitmap_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Brief messages: short ones that need no packets between two queue pairs of one host. While nothing else is under
+//! Short messages: short ones that need no packets between two queue pairs of one host. While nothing else is under
 //! way, the requester makes the responder execute a request at once. Both are then in the same state as after the
 //! request's only packet and the answer to it. Requests that can't be executed this way go in packets, whose answers
 //! tell why.
@@ -8,7 +8,7 @@ use crate::work::{SendOperation, SendRequest, Verbs, With};
 use packet::roce::Service;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brief {
+pub struct ShortMessage {
     pub(crate) operation: SendOperation,
     pub(crate) psn: Psn,
     pub(crate) service: Service,
@@ -16,18 +16,18 @@ pub struct Brief {
     pub(crate) solicited: bool,
 }
 
-impl Brief {
-    /// Largest number of bytes of a brief message: fewer than a packet can have.
-    pub const MOST: usize = 128;
+impl ShortMessage {
+    /// Largest number of bytes of a short message: fewer than a packet can have.
+    pub const MAX_LEN: usize = 128;
 
-    pub(crate) const fn may_be(request: &SendRequest) -> bool {
+    pub(crate) const fn can_be(request: &SendRequest) -> bool {
         let has_form = matches!(
             request.operation,
             SendOperation::Send(With::Nothing | With::Immediate(_))
                 | SendOperation::Write { immediate: None, .. }
                 | SendOperation::Read { .. }
         );
-        has_form && request.len as usize <= Self::MOST
+        has_form && request.len as usize <= Self::MAX_LEN
     }
 
     /// Is true if the message's bytes come from the responder.
@@ -54,15 +54,15 @@ impl Brief {
     }
 }
 
-/// The interface of a queue pair to its surroundings for brief messages.
-pub trait Nearby: Verbs {
+/// The interface of a queue pair to its surroundings for short messages.
+pub trait LocalVerbs: Verbs {
     /// Makes the peer's queue pair execute a request at once ([`crate::QueuePair::serve`]). `bytes` has room for all of
     /// the request's bytes: bytes to send must be copied there first, and bytes that were read are there afterwards.
     /// Does nothing and returns false if that is not possible now.
-    fn pass(&mut self, request: &SendRequest, brief: &Brief, bytes: &mut [u8]) -> bool;
+    fn pass(&mut self, request: &SendRequest, message: &ShortMessage, bytes: &mut [u8]) -> bool;
 
     /// Counts a request that was passed, and may be complete by now.
-    fn count_passed(&mut self, brief: &Brief, len: usize);
+    fn count_passed(&mut self, message: &ShortMessage, len: usize);
 
     /// Copies the bytes that the peer writes. Does and counts nothing, and returns false, if the peer may not
     /// write them.

@@ -17,7 +17,7 @@ const GRANTS: usize = 4096;
 
 /// What memory was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Given {
+pub enum GrantedMemory {
     /// Queues and tables of a queue pair.
     Queues,
     /// Regions in files, too.
@@ -26,7 +26,7 @@ pub enum Given {
     Everything,
 }
 
-impl Given {
+impl GrantedMemory {
     /// Its name, for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -48,7 +48,7 @@ pub struct HolderDescription {
     /// Whose memory it has.
     pub of: i32,
     /// Which memory of that process.
-    pub given: Given,
+    pub given: GrantedMemory,
     /// Whether both guests still trust each other.
     pub is_trusted: bool,
 }
@@ -100,19 +100,19 @@ impl Process {
 struct MemoryGrant {
     to: Arc<Process>,
     of: Arc<Process>,
-    given: Given,
+    given: GrantedMemory,
     /// The trust in which it was given.
     trust: String,
 }
 
 /// The memory that a device's applications gave, and the processes that gave it or were given it.
 #[derive(Debug, Default)]
-pub(crate) struct Holders {
+pub(crate) struct MemoryGrants {
     grants: Mutex<Vec<MemoryGrant>>,
     processes: Mutex<Vec<Weak<Process>>>,
 }
 
-impl Holders {
+impl MemoryGrants {
     /// The process with this number. All its connections share it; one in a virtual machine, whose number is only its
     /// own word, has one for each connection, and `life` exists as long as that does. `None` if there are too many.
     pub fn process(
@@ -139,7 +139,7 @@ impl Holders {
 
     /// Records that one process gets memory of another. False if there is no room for the record: then the process
     /// must not get it.
-    pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: Given, trust: &str) -> bool {
+    pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: GrantedMemory, trust: &str) -> bool {
         let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |grant: &&mut MemoryGrant| {
             Arc::ptr_eq(&grant.to, to) && Arc::ptr_eq(&grant.of, of) && grant.trust == trust
@@ -181,25 +181,26 @@ mod tests {
     #[test]
     fn who_was_given_memory_has_it_until_it_ends() {
         let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
-        let holders = Holders::default();
+        let grants = MemoryGrants::default();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
-        let process = |pid| holders.process((pid, None), "vm1", &budget).unwrap();
+        let process = |pid| grants.process((pid, None), "vm1", &budget).unwrap();
         let (to, of) = (process(pid), process(own));
         // It counts once, however often it connects.
         assert!(Arc::ptr_eq(&to, &process(pid)));
         assert!(
-            holders.note(&to, &of, Given::Queues, "job") && holders.note(&to, &of, Given::Everything, "job")
+            grants.note(&to, &of, GrantedMemory::Queues, "job")
+                && grants.note(&to, &of, GrantedMemory::Everything, "job")
         );
-        assert!(holders.note(&to, &of, Given::Regions, "job"));
+        assert!(grants.note(&to, &of, GrantedMemory::Regions, "job"));
         drop((to, of));
-        let given = |trusted| holders.describe(|guest, trust| trusted && (guest, trust) == ("vm1", "job"));
+        let given = |trusted| grants.describe(|guest, trust| trusted && (guest, trust) == ("vm1", "job"));
         let wanted = |is_trusted| {
             vec![HolderDescription {
                 pid,
                 guest: "vm1".into(),
                 of: own,
-                given: Given::Everything,
+                given: GrantedMemory::Everything,
                 is_trusted,
             }]
         };

@@ -89,7 +89,7 @@ fn giver(guest: &str, secret: u8) -> Giver<'_> {
 
 fn left(window: &Window) -> u64 {
     window.sweep();
-    window.describe().left / PAGE
+    window.describe().orphaned / PAGE
 }
 
 /// The daemon is killed: nothing of it is told.
@@ -115,7 +115,7 @@ fn who_ended_without_a_daemon_leaves_nothing() {
         assert!(host.is_zero(parts[0]) && !host.is_zero(parts[1]) && !host.is_zero(parts[2]));
         // Nobody else gets what is left, or gives it back: neither another program of the guest, nor one of another.
         for (guest, secret) in [("c1", 0), ("c1", 9), ("vm1", 3)] {
-            assert!(!window.give_back_left(giver(guest, secret), parts[1]));
+            assert!(!window.give_back_orphaned(giver(guest, secret), parts[1]));
         }
         let (_, rest) = program(&window, local(&stays, 4), 1);
         assert!(
@@ -123,7 +123,7 @@ fn who_ended_without_a_daemon_leaves_nothing() {
                 || part.offset + part.len <= rest.part().offset)
         );
         // By its secret a program is known, by whichever device it comes.
-        assert!(window.give_back_left(giver("c7", 2), Part { len: PAGE, ..parts[1] }));
+        assert!(window.give_back_orphaned(giver("c7", 2), Part { len: PAGE, ..parts[1] }));
         assert_eq!(left(&window), 5);
         drop(stays);
         assert_eq!(left(&window), 4);
@@ -145,10 +145,10 @@ fn programs_of_a_machine_that_was_started_anew_are_gone() {
     let (container, old) = (program(&window, local(&vmm, 1), 1), program(&window, remote(&vmm, 3, 30), 4));
     kill((container, old, window));
     let window = host.daemon();
-    window.forget_left("vm1", BOOT);
-    window.forget_left("vm2", Uuid([2; 16]));
+    window.free_earlier_boots("vm1", BOOT);
+    window.free_earlier_boots("vm2", Uuid([2; 16]));
     assert_eq!(left(&window), 5);
-    window.forget_left("vm1", Uuid([2; 16]));
+    window.free_earlier_boots("vm1", Uuid([2; 16]));
     assert_eq!(left(&window), 1);
 }
 
@@ -195,7 +195,10 @@ fn pages_wait_for_peers_that_know_nothing_yet() {
         let window = host.daemon();
         assert!(left(&window) == 3 && !host.is_zero(part));
         // What is given back waits as well.
-        assert!(window.give_back_left(giver("c1", 1), part) && !window.give_back_left(giver("c1", 1), part));
+        assert!(
+            window.give_back_orphaned(giver("c1", 1), part)
+                && !window.give_back_orphaned(giver("c1", 1), part)
+        );
         assert_eq!(left(&window), 3);
         if ends {
             drop(peer);
@@ -204,7 +207,7 @@ fn pages_wait_for_peers_that_know_nothing_yet() {
             // It opens the device again, but another context of it may be at work until it has given back all.
             let _back = window.account(local(&peer, 2), None).unwrap();
             assert_eq!(left(&window), 3);
-            assert!(window.give_back_left(giver("c1", 2), peers));
+            assert!(window.give_back_orphaned(giver("c1", 2), peers));
             assert_eq!(left(&window), 0);
         }
         assert!(host.is_zero(part));
@@ -239,9 +242,9 @@ fn peers_that_give_back_all_do_not_wait_for_each_other() {
     let parts = both.each_ref().map(|(_, pages)| pages.part());
     kill((both, window));
     let window = host.daemon();
-    assert!(window.give_back_left(giver("c1", 1), parts[0]));
+    assert!(window.give_back_orphaned(giver("c1", 1), parts[0]));
     assert_eq!(left(&window), 2);
-    assert!(window.give_back_left(giver("c1", 2), parts[1]));
+    assert!(window.give_back_orphaned(giver("c1", 2), parts[1]));
     assert_eq!(left(&window), 0);
 }
 
@@ -305,7 +308,7 @@ fn pages_of_which_nothing_is_noted_are_nobodys() {
     kill(host.daemon());
     let window = host.daemon();
     assert_eq!(left(&window), 2);
-    assert!(window.give_back_left(giver("vm1", 5), part));
+    assert!(window.give_back_orphaned(giver("vm1", 5), part));
     assert_eq!(left(&window), 0);
     kill(window);
     assert_eq!(left(&host.daemon()), 0);
@@ -333,7 +336,10 @@ fn two_daemons_give_no_page_twice() {
     kill((lasts, again, more, old));
     // What the old one gave last, nobody knows of.
     let next = host.daemon();
-    assert!(next.give_back_left(giver("c1", 3), parts[1]) && next.give_back_left(giver("c1", 1), parts[0]));
+    assert!(
+        next.give_back_orphaned(giver("c1", 3), parts[1])
+            && next.give_back_orphaned(giver("c1", 1), parts[0])
+    );
 }
 
 /// Programs come and go, and daemons are killed: no page is given to two, and none is lost once all have ended.
@@ -361,7 +367,7 @@ fn whenever_daemons_are_killed_nobody_gets_pages_twice() {
                 }
                 _ if !lost.is_empty() => {
                     let (secret, part) = lost.swap_remove(usize::from(*which) % lost.len());
-                    assert!(window.give_back_left(giver("c1", secret), part));
+                    assert!(window.give_back_orphaned(giver("c1", secret), part));
                 }
                 _ => {}
             }

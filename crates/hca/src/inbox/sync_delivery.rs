@@ -4,17 +4,17 @@
 use crate::base::header::NetworkHeader;
 use crate::base::ids::Qpn;
 use packet::roce::Datagram;
-use rdma::Brief;
+use rdma::ShortMessage;
 use std::ops::Range;
 use std::time::Duration;
 
 /// Most bytes of payload of a packet that is handed over.
-pub(crate) const SHORT: usize = Brief::MOST;
+pub(crate) const SHORT: usize = ShortMessage::MAX_LEN;
 /// Most answers that wait: those to all packets of a turn.
 const MOST: usize = 128;
 
 /// A packet that is handed over.
-pub(crate) struct Handed<'a> {
+pub(crate) struct SyncPacket<'a> {
     pub packet: &'a Datagram<'a>,
     pub header: &'a NetworkHeader,
     /// The sending queue pair.
@@ -23,8 +23,8 @@ pub(crate) struct Handed<'a> {
 }
 
 /// A message that is handed over without a packet.
-pub(crate) struct HandedBrief<'a> {
-    pub brief: &'a Brief,
+pub(crate) struct SyncMessage<'a> {
+    pub message: &'a ShortMessage,
     /// Its bytes, or room for those that it reads.
     pub bytes: &'a mut [u8],
     pub header: &'a NetworkHeader,
@@ -35,7 +35,7 @@ pub(crate) struct HandedBrief<'a> {
 
 /// Answers to packets that were handed over, in order.
 #[derive(Debug, Default)]
-pub(crate) struct HandedAnswers {
+pub(crate) struct SyncAnswers {
     /// Without their payloads, which are here in `payloads`.
     packets: Vec<(Datagram<'static>, Range<usize>)>,
     payloads: Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) struct HandedAnswers {
     of: Option<Qpn>,
 }
 
-impl HandedAnswers {
+impl SyncAnswers {
     /// Begins to collect the answers of a queue pair to a packet that it is handed.
     pub const fn open(&mut self, of: Qpn) {
         self.of = Some(of);

@@ -17,7 +17,7 @@ const MOST: usize = 64;
 
 /// A request without a listener.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Early {
+pub(super) struct PendingRequest {
     until: Duration,
     from: IpAddr,
     to: IpAddr,
@@ -27,25 +27,25 @@ pub(super) struct Early {
 impl Manager {
     /// Keeps a request without a listener, if there is room. Returns whether it waits now.
     pub(super) fn wait_for_listener(&mut self, now: Duration, from: IpAddr, to: IpAddr, mad: &Mad) -> bool {
-        let waits = self.early.len() < MOST && self.lacks_listener((from, to), mad);
+        let waits = self.pending.len() < MOST && self.lacks_listener((from, to), mad);
         if waits {
-            self.early.push_back(Early { until: now + GRACE, from, to, mad: *mad });
+            self.pending.push_back(PendingRequest { until: now + GRACE, from, to, mad: *mad });
         }
         waits
     }
 
     /// Answers requests that have waited long enough, or that need not wait any more. Returns the time until which the
     /// others wait.
-    pub(super) fn serve_early(&mut self, now: Duration) -> Option<Duration> {
-        for _ in 0..self.early.len() {
-            let Some(early) = self.early.pop_front() else { break };
-            if early.until > now && self.lacks_listener((early.from, early.to), &early.mad) {
-                self.early.push_back(early);
+    pub(super) fn serve_pending(&mut self, now: Duration) -> Option<Duration> {
+        for _ in 0..self.pending.len() {
+            let Some(pending) = self.pending.pop_front() else { break };
+            if pending.until > now && self.lacks_listener((pending.from, pending.to), &pending.mad) {
+                self.pending.push_back(pending);
             } else {
-                self.hear(now, early.from, early.to, &early.mad);
+                self.hear(now, pending.from, pending.to, &pending.mad);
             }
         }
-        self.early.front().map(|early| early.until)
+        self.pending.front().map(|pending| pending.until)
     }
 
     /// Is true if a message is a request to a program's port on which nobody listens.
