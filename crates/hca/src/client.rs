@@ -27,7 +27,7 @@ use crate::base::refusal::Answer;
 use crate::base::threads::Nice;
 use crate::client::doorbells::Bells;
 use crate::cm::CmService;
-use crate::context::Context;
+use crate::context::{Context, NewContext};
 use crate::inbox::message::{Message, SharedPart, SharingAnswer};
 use crate::inbox::{Arrivals, Inbox};
 use crate::memory::address_space::{AddressSpace, NotMemory};
@@ -40,7 +40,7 @@ use crate::program::who::Who;
 use crate::qp::Qp;
 use crate::streams::events::{Event, Notifiers};
 use crate::streams::tickets::TicketHold;
-use crate::transfer::grant::grant;
+use crate::transfer::grant::{Granter, grant};
 use crate::transfer::unshare::AGAIN;
 use crate::window::source::{DeviceWindows, MemoryBacking, MemorySource, NoSource};
 use deferred::Deferred;
@@ -177,7 +177,7 @@ impl NewClient {
                 run::run(self.client(greeted, nice), &socket);
             }
             Ok(None) => {
-                self.manager.cm.serve((&mut self.connection, &self.notifiers), self.who.pid(), || {
+                self.manager.cm.serve(&mut self.connection, &self.notifiers, self.who.pid(), || {
                     nice.follow(&adapter.threads);
                     self.manager.inbox.wake();
                 });
@@ -237,15 +237,16 @@ impl NewClient {
         // From here on, messages and packets may arrive.
         self.inbox.open();
         self.connection.send(&Ok::<_, Refusal>(Reply::Device(info)), &along.each_ref().map(Given::lend))?;
-        let ours = (self.adapter.clone(), self.fabric.clone());
-        let context = Context::new(
-            ours,
-            self.inbox.clone(),
-            self.uplink.clone(),
-            (space, regions),
+        let context = Context::new(NewContext {
+            adapter: self.adapter.clone(),
+            fabric: self.fabric.clone(),
+            inbox: self.inbox.clone(),
+            uplink: self.uplink.clone(),
+            space,
+            regions,
             asynchronous,
             source,
-        );
+        });
         Ok(Some(Greeted { context, wake, doorbells, token }))
     }
 
@@ -255,7 +256,7 @@ impl NewClient {
         let windows = DeviceWindows { own, common: self.adapter.common_window() };
         let note = self.who.note(&self.adapter.spec().guest, secret, self.adapter.vmm());
         let program = self.fabric.programs.pages_of(secret);
-        MemorySource::new(self.who.reach(windows), (note, self.who.program()), program)
+        MemorySource::new(self.who.reach(windows), note, self.who.program(), program)
     }
 
     fn client(self, Greeted { context, wake, doorbells, token }: Greeted, nice: Nice) -> Client {
@@ -540,9 +541,9 @@ impl Client {
             Message::Share(request) => {
                 let process = self.process();
                 let grant = process.and_then(|process| {
-                    let who = (&process, self.who.uid(), self.token);
+                    let granter = Granter { process: &process, uid: self.who.uid(), token: self.token };
                     let endpoint = &mut self.qps.get_mut(&request.qpn)?.endpoint;
-                    grant(endpoint, &request, who, &mut self.context)
+                    grant(endpoint, &request, &granter, &mut self.context)
                 });
                 request.inbox.send(Message::Shared(SharingAnswer { ticket: request.ticket, grant }));
             }

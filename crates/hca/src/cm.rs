@@ -223,7 +223,8 @@ impl ConnectionManager {
     /// Serves a program until it disconnects. Calls `wake` after each request, so that [`Self::work`] runs soon.
     pub fn serve(
         &self,
-        (connection, notifiers): (&mut Connection, &Notifiers),
+        connection: &mut Connection,
+        notifiers: &Notifiers,
         pid: i32,
         mut wake: impl FnMut(),
     ) {

@@ -83,15 +83,21 @@ pub(crate) struct Context {
     next_handle: u32,
 }
 
+/// What a context begins with; its objects come later.
+pub(crate) struct NewContext {
+    pub adapter: Arc<Adapter>,
+    pub fabric: Arc<Fabric>,
+    pub inbox: Arc<Inbox<Message>>,
+    pub uplink: Uplink,
+    pub space: AddressSpace,
+    pub regions: Regions,
+    pub asynchronous: Notifier,
+    pub source: Arc<MemorySource>,
+}
+
 impl Context {
-    pub fn new(
-        (adapter, fabric): (Arc<Adapter>, Arc<Fabric>),
-        inbox: Arc<Inbox<Message>>,
-        uplink: Uplink,
-        (space, regions): (AddressSpace, Regions),
-        asynchronous: Notifier,
-        source: Arc<MemorySource>,
-    ) -> Self {
+    pub fn new(new: NewContext) -> Self {
+        let NewContext { adapter, fabric, inbox, uplink, space, regions, asynchronous, source } = new;
         Self {
             adapter,
             fabric,

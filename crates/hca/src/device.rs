@@ -140,9 +140,11 @@ impl Device {
     /// If the socket can't be created.
     pub fn open(
         spec: DeviceSpec,
-        (place, sockets): (&Place, &dyn Sockets),
+        place: &Place,
+        sockets: &dyn Sockets,
         fabric: &Arc<Fabric>,
-        (uplink, downlink): (Uplink, Downlink),
+        uplink: Uplink,
+        downlink: Downlink,
     ) -> Result<Self, DeviceError> {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let (stop, listener) = (eventfd(0, EventfdFlags::CLOEXEC)?, Arc::new(Listener::from(listener)));
@@ -422,7 +424,7 @@ impl Door for Shared {
 
     fn admit(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
         let connection = Connection::Stream(Stream::serving(socket.clone()));
-        Self::admit(&self, &socket, (connection, Some(origin)), Who::remote(claim)).map_err(|error| {
+        Self::admit(&self, &socket, connection, Some(origin), Who::remote(claim)).map_err(|error| {
             self.manager.refusals.tell(&error);
             no_memory(error)
         })
@@ -534,7 +536,7 @@ impl Shared {
         let peer = uverbs::peer(&socket).map_err(NotAdmitted::from);
         let admitted = peer.and_then(|uverbs::Peer { pid, uid }| {
             let connection = Connection::serving(socket.clone());
-            self.admit(&socket, (connection, None), Who::Local { pid, uid })
+            self.admit(&socket, connection, None, Who::Local { pid, uid })
         });
         if let Err(error) = admitted {
             refusals.tell(&error);
@@ -546,7 +548,8 @@ impl Shared {
     fn admit(
         self: &Arc<Self>,
         socket: &Arc<Untrusted>,
-        (connection, origin): (Connection, Option<Origin>),
+        connection: Connection,
+        origin: Option<Origin>,
         who: Who,
     ) -> Result<(), NotAdmitted> {
         let tickets = origin.map(|origin| Ok::<_, Errno>((self.fabric.reception.tickets()?, origin)));

@@ -77,7 +77,7 @@ impl Qp {
             Transport::None => callbacks.context.counters.add(Counter::NotTaken, 1),
             Transport::Connected(connected) => {
                 if callbacks.endpoint.peer.sent(&packet.header, packet.is_local) {
-                    accept(connected, (&datagram, &packet.header), now, &mut callbacks);
+                    accept(connected, &datagram, &packet.header, now, &mut callbacks);
                 } else {
                     callbacks.context.counters.add(Counter::NotTaken, 1);
                     return;
@@ -98,7 +98,7 @@ impl Qp {
         }
         context.count_received(delivered.packet.bytes(delivered.packet.payload.len()));
         let mut callbacks = Callbacks { endpoint: &mut self.endpoint, context };
-        accept(connected, (delivered.packet, delivered.header), delivered.now, &mut callbacks);
+        accept(connected, delivered.packet, delivered.header, delivered.now, &mut callbacks);
         self.settle(context);
         true
     }
@@ -387,7 +387,8 @@ impl Qp {
 /// Handles a packet of a connection's peer.
 fn accept(
     connected: &mut QueuePair,
-    (packet, header): (&Datagram<'_>, &NetworkHeader),
+    packet: &Datagram<'_>,
+    header: &NetworkHeader,
     now: Duration,
     callbacks: &mut Callbacks<'_>,
 ) {

@@ -238,7 +238,7 @@ impl Window {
         let is_huge = fstatfs(&file)?.f_type == HUGETLBFS;
         let mapping =
             Arc::new(map(&file, len, &WindowHeader { kind, uuid, len, port: PORT, name: name.to_owned() })?);
-        let state = orphaned::state(&file, (len, is_huge), &mapping, notes.as_ref())?;
+        let state = orphaned::state(&file, len, is_huge, &mapping, notes.as_ref())?;
         mapping.bitmap.iter().for_each(|bitmap| bitmap.note_all(&state.free));
         let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
         let (name, challenges, faults) = (name.to_owned(), Mutex::default(), RefusalLog::default());
@@ -375,7 +375,8 @@ impl Window {
         self: &Arc<Self>,
         bytes: u64,
         may_split: bool,
-        (mapping, account): (&Arc<Mapping>, &Arc<Account>),
+        mapping: &Arc<Mapping>,
+        account: &Arc<Account>,
     ) -> Result<Vec<Arc<Pages>>, NoPages> {
         let exhausted = match self.kind {
             WindowKind::Own => NoPages::Own(bytes),
@@ -430,7 +431,7 @@ impl Window {
         loop {
             let taken =
                 if may_split { state.free.take(len)? } else { vec![(state.free.take_one(len)?, len)] };
-            let ours = |pages: &(u64, u64)| self.not_given_since(state, *pages, None);
+            let ours = |(start, len): &(u64, u64)| self.not_given_since(state, *start, *len, None);
             let ours: Vec<_> = taken.iter().flat_map(ours).collect();
             if ours.iter().map(|(start, end)| end - start).sum::<u64>() == len {
                 return Some(taken);

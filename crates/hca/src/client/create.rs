@@ -71,7 +71,7 @@ impl Client {
     pub(super) fn create_ah(&mut self, pd: PdId, vector: &AddressVector) -> Answer {
         self.context.pds.check(pd)?;
         let (quota, context) = (self.quota(), &mut self.context);
-        let made = Ah::create(pd, vector, (&context.adapter, &context.fabric), &quota)?;
+        let made = Ah::create(pd, vector, &context.adapter, &context.fabric, &quota)?;
         let ah = context.handle();
         context.ahs.insert(ah, made);
         reply(Reply::Handle(ah))
@@ -95,7 +95,7 @@ impl Client {
         else {
             return refuse(Errno::NOMEM, "the guest's limit of queue pairs (rdma_limits) is reached");
         };
-        let made = create((qpn, bell), asked, &layout, &quota).and_then(|(qp, reply)| {
+        let made = create(qpn, bell, asked, &layout, &quota).and_then(|(qp, reply)| {
             let theirs = quota.give(&qp.endpoint.backing)?;
             Ok((qp, reply, theirs))
         });

@@ -4,6 +4,7 @@ use crate::base::header::is_group;
 use crate::base::ids::Qpn;
 use crate::base::refusal::{Answer, done, found, no_memory, refuse};
 use crate::client::Client;
+use crate::net::groups::Member;
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use uverbs::QpType;
@@ -14,8 +15,8 @@ impl Client {
         if endpoint.kind != QpType::Ud || !is_group(gid) {
             return refuse(Errno::INVAL, "queue pairs of datagrams are attached to multicast addresses");
         }
-        let (member, context) = ((qpn, &endpoint.queue_key), &self.context);
-        context.adapter.groups.attach(gid, member, &context.inbox).map_err(no_memory)?;
+        let (queue_key, inbox) = (endpoint.queue_key.clone(), self.context.inbox.clone());
+        self.context.adapter.groups.attach(gid, Member { qpn, queue_key, inbox }).map_err(no_memory)?;
         done()
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct PollSet {
 
 impl PollSet {
     /// Begins with the thread's own application, which it watches already, and whom that spoke to last.
-    pub fn begin(&mut self, (id, own): (u64, Arc<dyn Substitute>), now: Duration) {
+    pub fn begin(&mut self, id: u64, own: Arc<dyn Substitute>, now: Duration) {
         self.listened_at = now;
         self.members.push((id, own));
         self.add(0, now);
@@ -160,7 +160,7 @@ mod tests {
     fn begin(one: &One, now: Duration) -> PollSet {
         let mut poll_set = PollSet::default();
         assert!(one.0.begin_polling(one.0.rank()));
-        poll_set.begin((one.1.id(), one.0.clone()), now);
+        poll_set.begin(one.1.id(), one.0.clone(), now);
         poll_set
     }
 

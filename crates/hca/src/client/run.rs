@@ -225,7 +225,7 @@ impl LockedClient {
         let inbox = self.inbox.upgrade().filter(|_| pace.polls(now) && self.begin(OWN));
         // The sleep that follows is no time lost by polling.
         let Some(inbox) = inbox else { return pace.rest(now, Duration::ZERO) };
-        poll_set.begin((inbox.id(), self.clone()), now);
+        poll_set.begin(inbox.id(), self.clone(), now);
         while self.listener.is_own() && !inbox.is_woken() && sleep.until.is_none_or(|until| now < until) {
             if poll_set.listen(now) {
                 pace.work(now);

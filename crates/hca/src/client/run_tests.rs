@@ -73,14 +73,14 @@ impl Speaker {
             _kept: Box::new((guests, other, others, held, theirs)),
         };
         // Until then, it does not know whose its queue pairs' peers are.
-        while_asleep(&speaker.locked.clone(), |client| speaker.speak(client, opcode::RDMA_WRITE, (count, 1)));
+        while_asleep(&speaker.locked.clone(), |client| speaker.speak(client, opcode::RDMA_WRITE, count, 1));
         (0..count).for_each(|_| assert_eq!(next(&mut speaker.cq).status, 0));
         speaker
     }
 
     /// Posts the same request on the first `count` queue pairs, `times` times, and has this thread hear that. Returns how
     /// many queue pairs are left to its own thread, which is woken then.
-    fn speak(&mut self, client: &mut Client, opcode: u8, (count, times): (usize, usize)) -> usize {
+    fn speak(&mut self, client: &mut Client, opcode: u8, count: usize, times: usize) -> usize {
         let (address, rkey) = self.remote;
         for qp in &mut self.qps[..count] {
             for _ in 0..times {
@@ -102,10 +102,9 @@ impl Speaker {
 #[test]
 fn who_hears_many_doorbells_leaves_the_work_to_their_thread() {
     let mut speaker = Speaker::new(FEW + 1);
-    let (few, many) = ((FEW, 1), (FEW + 1, 1));
     while_asleep(&speaker.locked.clone(), |client| {
-        assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, few), speaker.done()), (0, FEW));
-        assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, many), speaker.done()), (FEW + 1, 0));
+        assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, FEW, 1), speaker.done()), (0, FEW));
+        assert_eq!((speaker.speak(client, opcode::RDMA_WRITE, FEW + 1, 1), speaker.done()), (FEW + 1, 0));
     });
     until(|| speaker.done() > 0);
 }
@@ -116,8 +115,8 @@ fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
     while_asleep(&speaker.locked.clone(), |client| {
         // A turn goes on after answers, but not as long as there are any.
         let add = opcode::ATOMIC_FETCH_AND_ADD;
-        assert_eq!((speaker.speak(client, add, (1, 2 * READS)), speaker.done()), (0, 2 * READS));
-        assert_eq!((speaker.speak(client, add, (1, 5 * READS)), speaker.done()), (1, 3 * READS));
+        assert_eq!((speaker.speak(client, add, 1, 2 * READS), speaker.done()), (0, 2 * READS));
+        assert_eq!((speaker.speak(client, add, 1, 5 * READS), speaker.done()), (1, 3 * READS));
     });
     until(|| speaker.done() > 0);
 }
@@ -128,7 +127,7 @@ fn counted(speaker: &mut Speaker, client: &mut Client, opcode: u8) -> [Vec<u64>;
     let counters = |client: &Client| -> Vec<u64> { client.context.counters.iter().map(|(_, n)| n).collect() };
     let theirs = |peer: &LockedClient| while_asleep(peer, |client| counters(client));
     let before = [counters(client), theirs(&peer)];
-    assert_eq!((speaker.speak(client, opcode, (1, 1)), speaker.done()), (0, 1));
+    assert_eq!((speaker.speak(client, opcode, 1, 1), speaker.done()), (0, 1));
     let after = [counters(client), theirs(&peer)];
     let more = |(before, after): (Vec<u64>, Vec<u64>)| after.iter().zip(before).map(|(a, b)| a - b).collect();
     let [ours, its] = after;
@@ -137,21 +136,20 @@ fn counted(speaker: &mut Speaker, client: &mut Client, opcode: u8) -> [Vec<u64>;
 }
 
 #[test]
-fn a_brief_message_counts_as_its_packets() {
+fn a_short_message_counts_as_its_packets() {
     let mut speaker = Speaker::new(1);
     while_asleep(&speaker.locked.clone(), |client| {
         for opcode in [opcode::RDMA_WRITE, opcode::RDMA_READ] {
-            let message = counted(&mut speaker, client, opcode);
+            let directly = counted(&mut speaker, client, opcode);
             // As while it is answered: then it hands nothing over.
             client.context.answers.open(Qpn(0));
             let in_packets = counted(&mut speaker, client, opcode);
             client.context.answers.close();
-            assert_eq!(message, in_packets);
-            assert!(message[0].iter().sum::<u64>() > 2, "packets and bytes");
+            assert_eq!(directly, in_packets);
+            assert!(directly[0].iter().sum::<u64>() > 2, "packets and bytes");
         }
         // One after the other: for packets it would be too many at a time.
-        let reads = (1, 5 * READS);
-        assert_eq!((speaker.speak(client, opcode::RDMA_READ, reads), speaker.done()), (0, 5 * READS));
+        assert_eq!((speaker.speak(client, opcode::RDMA_READ, 1, 5 * READS), speaker.done()), (0, 5 * READS));
     });
 }
 
@@ -188,7 +186,7 @@ fn who_reads_memory_that_went_away_wakes_its_thread() {
                 other.context.source.fault.clone()
             });
             assert!(!goes_away || fault.raise(1));
-            assert_eq!((speaker.speak(client, opcode::RDMA_READ, (1, 1)), speaker.done()), (0, 1));
+            assert_eq!((speaker.speak(client, opcode::RDMA_READ, 1, 1), speaker.done()), (0, 1));
         }
     });
     until(|| peer.take().is_none());

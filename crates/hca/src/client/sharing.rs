@@ -8,7 +8,7 @@ use crate::base::clock::monotonic;
 use crate::base::ids::{CqId, Qpn, SrqId};
 use crate::base::refusal::{Answer, refuse};
 use crate::client::Client;
-use crate::inbox::message::{Grant, Message, SharedPart, SharingAnswer, SharingRequest};
+use crate::inbox::message::{Grant, Message, QpAddress, SharedPart, SharingAnswer, SharingRequest};
 use crate::net::path::{Path, Way};
 use crate::program::grants::Process;
 use crate::qp::Qp;
@@ -53,7 +53,7 @@ impl Client {
         let request = SharingRequest {
             qpn: endpoint.peer_qpn(),
             wanted,
-            from: (header.source, qpn),
+            from: QpAddress { gid: header.source, qpn },
             uid: self.who.uid(),
             reach: self.context.source.reach.clone(),
             trust: trust.clone(),
@@ -81,10 +81,10 @@ impl Client {
         let refused = || Some(refuse(Errno::AGAIN, "the peer is not ready, or shares no memory"));
         let mut grant = match granted.grant {
             Some(Grant::Queues(grant)) => grant,
-            Some(Grant::Pages((address, len), file, memory)) => {
-                return Some(Ok((Reply::Pages { address, len, file }, memory)));
+            Some(Grant::Pages { address, len, id, memory }) => {
+                return Some(Ok((Reply::Pages { address, len, file: id }, memory)));
             }
-            Some(Grant::Memory((pid, token), file)) => {
+            Some(Grant::Memory { pid, token, file }) => {
                 return Some(Ok((Reply::Memory { pid, token }, vec![file.into()])));
             }
             None => return refused(),
@@ -157,7 +157,7 @@ impl Client {
             let adapter = &self.context.adapter;
             let guest = adapter.spec().guest.clone();
             let life = self.who.is_remote().then(|| Arc::downgrade(&self.life));
-            self.process = adapter.grants.process((self.who.pid(), life), &guest, &adapter.budget);
+            self.process = adapter.grants.process(self.who.pid(), life, &guest, &adapter.budget);
         }
         self.process.clone()
     }

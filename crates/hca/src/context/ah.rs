@@ -25,7 +25,8 @@ impl Ah {
     pub fn create(
         pd: PdId,
         vector: &AddressVector,
-        (adapter, fabric): (&Adapter, &Fabric),
+        adapter: &Adapter,
+        fabric: &Fabric,
         quota: &Quota,
     ) -> Result<Self, Refusal> {
         let held = quota.take(Kind::AddressHandle, 0, quota.limits.ahs())?;

@@ -12,11 +12,11 @@ use crate::context::send_queue::{LocalRequest, SendQueue};
 use crate::context::sharing::{Invalidation, Sharing};
 use crate::context::terms::{describe, status_number};
 use crate::inbox::Inbox;
-use crate::inbox::message::Message;
+use crate::inbox::message::{Message, QpAddress};
+use crate::memory::keys::QpScope;
 use crate::streams::events::Event;
 use crate::window::source::MemoryBacking;
 use rdma::{Mtu, Status};
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -84,6 +84,11 @@ impl Endpoint {
         }
         self.receive.flushed += 1;
         self.take_receive(context)
+    }
+
+    /// Its number and protection domain, on which the validity of keys depends.
+    pub const fn scope(&self) -> QpScope {
+        QpScope { pd: self.pd, qpn: self.qpn }
     }
 
     /// The number of the peer's queue pair.
@@ -237,7 +242,7 @@ impl Endpoint {
     }
 
     /// Whether it is connected to this queue pair, and may share memory with it now.
-    pub fn may_share_with(&self, from: (Ipv6Addr, Qpn)) -> bool {
+    pub fn may_share_with(&self, from: QpAddress) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
 
@@ -247,15 +252,16 @@ impl Endpoint {
         if let Some((path, adapter)) = self.peer.local()
             && let Some(inbox) = adapter.owner(peer)
         {
-            inbox.send(Message::Notify(peer, (path.header.source, self.qpn)));
+            let own = QpAddress { gid: path.header.source, qpn: self.qpn };
+            inbox.send(Message::Notify(peer, own));
         }
     }
 
     /// Whether it is connected to this queue pair, and both are on this host.
-    pub fn is_peer(&self, from: (Ipv6Addr, Qpn)) -> bool {
+    pub fn is_peer(&self, from: QpAddress) -> bool {
         self.kind == QpType::Rc
-            && self.peer_qpn() == from.1
-            && self.peer.local().is_some_and(|(path, _)| path.header.destination == from.0)
+            && self.peer_qpn() == from.qpn
+            && self.peer.local().is_some_and(|(path, _)| path.header.destination == from.gid)
     }
 
     /// The invalidation for whose users the local request waits.

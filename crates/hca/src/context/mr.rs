@@ -5,7 +5,7 @@ use crate::base::limits::Limits;
 use crate::base::refusal::{found, no_memory, refuse};
 use crate::context::pd::Pds;
 use crate::memory::address_space::AddressSpace;
-use crate::memory::regions::{Piece, RegionPages, Regions};
+use crate::memory::regions::{PagesFile, Piece, RegionPages, Regions};
 use crate::window::source::MemorySource;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -94,7 +94,12 @@ impl Registrar<'_> {
         let pages = match (&extents[..], file) {
             ([], _) => None,
             (&[Extent { address, len, backing: Backing::File }], Some(file)) => {
-                let mapped = regions.map(file, (address, len), self.limits, (self.space, &self.source.fault));
+                let mapped = regions.map(
+                    PagesFile { file, address, len },
+                    self.limits,
+                    self.space,
+                    &self.source.fault,
+                );
                 mapped.or_else(|error| refuse(Errno::INVAL, error.to_string()))?
             }
             ([Extent { backing: Backing::File, .. }], None) => {

@@ -30,12 +30,13 @@ impl Srq {
     /// Creates a queue.
     pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<Self, Refusal> {
         within("max_sge", max_sge, MAX_SEGMENTS)?;
-        Ok(Self::with_limit(pd, (max_wr, max_sge), quota, quota.limits.qps)?.0)
+        Ok(Self::with_limit(pd, max_wr, max_sge, quota, quota.limits.qps)?.0)
     }
 
     fn with_limit(
         pd: PdId,
-        (max_wr, max_sge): (u32, u32),
+        max_wr: u32,
+        max_sge: u32,
         quota: &Quota,
         limit: u32,
     ) -> Result<(Self, Arc<Memory>), Refusal> {
@@ -55,7 +56,7 @@ impl Srq {
             return refuse(Errno::INVAL, "the limit is more than the queue would have room for");
         }
         // Both exist for a moment.
-        let (mut new, memory) = Self::with_limit(self.pd, (max_wr, self.max_sge), quota, u32::MAX)?;
+        let (mut new, memory) = Self::with_limit(self.pd, max_wr, self.max_sge, quota, u32::MAX)?;
         let theirs = quota.give(&new.backing)?;
         let mut queue = WorkQueue::new(memory, new.shape, max_wr).map_err(no_memory)?;
         match self.source.move_to(&mut queue) {

@@ -16,6 +16,13 @@ const NOTIFICATIONS: usize = 1024;
 /// Tells whether somebody waits for the answer: the asking thread keeps the strong reference.
 pub(crate) type Ticket = Weak<()>;
 
+/// The GID and number of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpAddress {
+    pub gid: Ipv6Addr,
+    pub qpn: Qpn,
+}
+
 /// What an application wants a peer to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedPart {
@@ -33,8 +40,8 @@ pub(crate) struct SharingRequest {
     /// The queue pair.
     pub qpn: Qpn,
     pub wanted: SharedPart,
-    /// The GID and number of the requesting queue pair.
-    pub from: (Ipv6Addr, Qpn),
+    /// The requesting queue pair.
+    pub from: QpAddress,
     /// Its user; `None`: it is in a virtual machine, whose users the host does not know.
     pub uid: Option<u32>,
     /// What it can map.
@@ -50,10 +57,19 @@ pub(crate) struct SharingRequest {
 #[derive(Debug)]
 pub(crate) enum Grant {
     Queues(Box<QueuesGrant>),
-    /// Address and length of a region's pages, their identifier, and their memory.
-    Pages((u64, u64), u64, Vec<Given>),
-    /// Number and token of a process, and its `/proc/self/mem`.
-    Memory((i32, u64), OwnedFd),
+    /// A region's pages, with their identifier.
+    Pages {
+        address: u64,
+        len: u64,
+        id: u64,
+        memory: Vec<Given>,
+    },
+    /// A process with its token, and its `/proc/self/mem`.
+    Memory {
+        pid: i32,
+        token: u64,
+        file: OwnedFd,
+    },
 }
 
 /// A shared queue pair, and the memory to send with it.
@@ -94,7 +110,7 @@ pub(crate) enum Message {
     Shared(SharingAnswer),
     /// Notify the completion channel of this queue pair: its peer, with this GID and number, has stored a message in
     /// it.
-    Notify(Qpn, (Ipv6Addr, Qpn)),
+    Notify(Qpn, QpAddress),
     /// Notify the completion channels of all queue pairs in which peers store messages themselves.
     NotifyAll,
 }
@@ -152,6 +168,8 @@ mod tests {
     use crate::base::budget::{DeviceBudget, HostBudget};
     use crate::program::grants::MemoryGrants;
 
+    const FROM: QpAddress = QpAddress { gid: Ipv6Addr::LOCALHOST, qpn: Qpn(1) };
+
     /// The queue of a stopped thread after these messages.
     fn waiting(messages: impl Iterator<Item = Message>) -> Vec<Message> {
         let mut waiting = Vec::new();
@@ -162,14 +180,14 @@ mod tests {
     #[test]
     fn who_asks_again_waits_once() {
         let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(100, 100)), 0));
-        let process = MemoryGrants::default().process((1, None), "vm1", &budget).unwrap();
+        let process = MemoryGrants::default().process(1, None, "vm1", &budget).unwrap();
         let inboxes = [(); 2].map(|()| Arc::new(Inbox::new(budget.clone()).unwrap()));
         let tickets: Vec<_> = (0..1000).map(|_| Arc::new(())).collect();
         let request = |(at, ticket): (usize, &Arc<()>)| {
             let request = SharingRequest {
                 qpn: Qpn(at as u32),
                 wanted: SharedPart::Pages(Key(at as u32)),
-                from: (Ipv6Addr::LOCALHOST, Qpn(at as u32)),
+                from: QpAddress { gid: Ipv6Addr::LOCALHOST, qpn: Qpn(at as u32) },
                 uid: Some(0),
                 reach: Reach { is_local: true, windows: Default::default() },
                 trust: "all".into(),
@@ -203,9 +221,9 @@ mod tests {
         assert_eq!(times(|_| Message::PeerGone), 1);
         assert_eq!(times(|_| Message::NewAddresses), 1);
         assert_eq!(times(|_| Message::FewReceives), 1);
-        assert_eq!(times(|qpn| Message::Notify(Qpn(qpn % 7), (Ipv6Addr::LOCALHOST, Qpn(1)))), 7);
+        assert_eq!(times(|qpn| Message::Notify(Qpn(qpn % 7), FROM)), 7);
         // Too many to be notified one by one.
-        let told = waiting((0..5000).map(|qpn| Message::Notify(Qpn(qpn), (Ipv6Addr::LOCALHOST, Qpn(1)))));
+        let told = waiting((0..5000).map(|qpn| Message::Notify(Qpn(qpn), FROM)));
         assert!(matches!(told[..], [Message::NotifyAll]), "{}", told.len());
     }
 }

@@ -30,6 +30,13 @@ pub(crate) struct Window {
     pub to: Key,
 }
 
+/// A queue pair and its protection domain, on which the validity of a key depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpScope {
+    pub pd: PdId,
+    pub qpn: Qpn,
+}
+
 /// Which peers may use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUsers {

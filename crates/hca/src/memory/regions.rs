@@ -3,12 +3,12 @@
 //! Pages that an application has in a sealed file are mapped, and so are those in a window; others are accessed through
 //! its address space, if it is in reach.
 
-use crate::base::ids::{ById, Key, MwId, PdId, Qpn};
+use crate::base::ids::{ById, Key, MwId, PdId};
 use crate::base::limits::Limits;
 use crate::base::random;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::atomics::Turns;
-use crate::memory::keys::KeyEntry;
+use crate::memory::keys::{KeyEntry, QpScope};
 use crate::memory::registered::{MappedBytes, RegionLimit, Registered, TableMemory};
 use crate::window::Pages;
 use crate::window::source::{ListBytes, MemoryBacking, MemorySource, Reach};
@@ -39,6 +39,14 @@ pub(crate) struct Piece {
     pub address: u64,
     pub part: Part,
     pub pages: Arc<Pages>,
+}
+
+/// A file with the pages of a program's memory from `address` to `address + len`.
+#[derive(Debug)]
+pub(crate) struct PagesFile {
+    pub file: OwnedFd,
+    pub address: u64,
+    pub len: u64,
 }
 
 /// Bytes of the daemon for a piece of a region.
@@ -233,10 +241,10 @@ impl Regions {
     /// Maps a file with pages of a region. `None` if too much is mapped already.
     pub fn map(
         &self,
-        file: OwnedFd,
-        (address, len): (u64, u64),
+        PagesFile { file, address, len }: PagesFile,
         limits: Limits,
-        (space, fault): (&AddressSpace, &Arc<FaultWord>),
+        space: &AddressSpace,
+        fault: &Arc<FaultWord>,
     ) -> Result<Option<RegionPages>, MemoryError> {
         let Some(share) = MappedBytes::take(&self.together, len, limits) else { return Ok(None) };
         let pages = Arc::new(SharedPages::open_guarded(&file, address, len, fault)?);
@@ -360,14 +368,14 @@ impl Regions {
     pub fn find_remote(
         &self,
         key: Key,
-        (pd, qpn): (PdId, Qpn),
+        scope: QpScope,
         address: u64,
         len: u64,
         needs: u32,
     ) -> Result<Place, Fault> {
         let entry = self.entry(key).ok_or(Fault::Protection)?;
         let region = entry.region.as_ref().ok_or(Fault::Protection)?;
-        let found = region.find_remote((pd.0, qpn.0), address, len, needs);
+        let found = region.find_remote((scope.pd.0, scope.qpn.0), address, len, needs);
         let address = found.ok_or(Fault::Protection)?;
         Ok(Place { key: entry.region_key(), address })
     }
@@ -466,7 +474,7 @@ mod tests {
 
     fn source() -> MemorySource {
         let reach = Reach { is_local: true, windows: Default::default() };
-        MemorySource::new(reach, (ProgramNote::default(), None), Arc::new(ProgramPages::new())).unwrap()
+        MemorySource::new(reach, ProgramNote::default(), None, Arc::new(ProgramPages::new())).unwrap()
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use crate::base::ids::{Key, MwId, PdId, Qpn};
 use crate::base::limits::Limits;
 use crate::base::refusal::{Answer, done, refuse};
-use crate::memory::keys::{KeyEntry, KeyUsers, Window};
+use crate::memory::keys::{KeyEntry, KeyUsers, QpScope, Window};
 use crate::memory::regions::Regions;
 use crate::memory::registered::RegionLimit;
 use rdma::Fault;
@@ -64,7 +64,8 @@ impl Regions {
 
     /// Binds a window according to a work request of this queue pair (IBTA 10.6.7.2.2, 11.4.2.3). Returns the users of
     /// the key that this invalidated.
-    pub fn bind(&mut self, (pd, qpn): (PdId, Qpn), asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
+    pub fn bind(&mut self, scope: QpScope, asked: &WorkRequest) -> Result<Option<KeyUsers>, Fault> {
+        let QpScope { pd, qpn } = scope;
         let WorkRequest { rkey, immediate, address, compare_add: len, swap, .. } = *asked;
         let (key, to) = (Key(rkey), Key(immediate));
         let entry = self.entries.get(&key.index()).ok_or(Fault::Protection)?;
@@ -113,8 +114,10 @@ impl Regions {
     }
 
     /// Invalidates a key for the peer of a queue pair: a key that was bound on that queue pair (IBTA 10.6.7.2.7).
-    pub fn invalidate_remote(&mut self, key: Key, (pd, qpn): (PdId, Qpn)) -> Result<(), Fault> {
-        self.invalidate(key, |region| region.pd == pd.0 && region.kind == Kind::WindowOf(qpn.0)).map(|_| ())
+    pub fn invalidate_remote(&mut self, key: Key, scope: QpScope) -> Result<(), Fault> {
+        let is_bound =
+            |region: &Region| region.pd == scope.pd.0 && region.kind == Kind::WindowOf(scope.qpn.0);
+        self.invalidate(key, is_bound).map(|_| ())
     }
 
     fn invalidate(&mut self, key: Key, may: impl FnOnce(&Region) -> bool) -> Result<KeyUsers, Fault> {

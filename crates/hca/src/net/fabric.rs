@@ -29,6 +29,13 @@ pub trait Rules: Send + Sync {
     fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool;
 }
 
+/// A device, and one of its addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceAddress<'a> {
+    pub adapter: &'a Adapter,
+    pub gid: Ipv6Addr,
+}
+
 const fn is_link_local(gid: Ipv6Addr) -> bool {
     gid.segments()[0] == 0xfe80
 }
@@ -119,15 +126,13 @@ impl Fabric {
     }
 
     /// Whether two devices with these addresses may exchange packets, in both directions, without the vRouter.
-    pub(crate) fn lets(&self, one: (&Adapter, Ipv6Addr), other: (&Adapter, Ipv6Addr)) -> bool {
+    pub(crate) fn lets(&self, one: DeviceAddress<'_>, other: DeviceAddress<'_>) -> bool {
         self.lets_one_way(one, other) && self.lets_one_way(other, one)
     }
 
-    fn lets_one_way(
-        &self,
-        (from, source): (&Adapter, Ipv6Addr),
-        (to, destination): (&Adapter, Ipv6Addr),
-    ) -> bool {
+    fn lets_one_way(&self, from: DeviceAddress<'_>, to: DeviceAddress<'_>) -> bool {
+        let DeviceAddress { adapter: from, gid: source } = from;
+        let DeviceAddress { adapter: to, gid: destination } = to;
         let (Some(own), Some(others)) = (from.port(), to.port()) else { return false };
         let (sender, receiver) = (from.spec().clone(), to.spec().clone());
         // Rules know guests by their configured addresses, not by the link-local addresses derived from their MACs.

@@ -22,13 +22,19 @@ pub(crate) const fn len(header: &NetworkHeader, payload: usize) -> usize {
     proto::ETHERNET_LEN + header.len() + proto::UDP_LEN + payload
 }
 
-/// Writes a frame from this MAC. Its UDP payload has room for the ICRC at its end.
-pub(crate) fn write(
-    frame: &mut [u8],
-    (mac, header): (Mac, &NetworkHeader),
-    source_port: u16,
-    payload: &[u8],
-) -> Result<(), WriteError> {
+/// What a sender chooses in the headers of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameHeader<'a> {
+    /// The source MAC.
+    pub mac: Mac,
+    pub network: &'a NetworkHeader,
+    /// The UDP source port.
+    pub source_port: u16,
+}
+
+/// Writes a frame. Its UDP payload has room for the ICRC at its end.
+pub(crate) fn write(frame: &mut [u8], headers: &FrameHeader<'_>, payload: &[u8]) -> Result<(), WriteError> {
+    let FrameHeader { mac, network: header, source_port } = *headers;
     let ethertype = if header.is_v4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };
     let ip_at = build::ethernet(frame, mac_towards(header.destination), mac, ethertype)?;
     let udp_len = proto::UDP_LEN + payload.len();
@@ -97,7 +103,9 @@ mod tests {
         for v4 in [true, false] {
             let bytes: Vec<u8> = (0..101).collect();
             let mut frame = vec![0; if v4 { 14 + 20 } else { 14 + 40 } + 8 + bytes.len()];
-            write(&mut frame, (Mac([2, 0, 0, 0, 0, 1]), &header(v4)), 0xc001, &bytes).unwrap();
+            let mac = Mac([2, 0, 0, 0, 0, 1]);
+            let headers = FrameHeader { mac, network: &header(v4), source_port: 0xc001 };
+            write(&mut frame, &headers, &bytes).unwrap();
             let (found, ip_at, udp_at, end) = datagram(&frame).unwrap();
             assert_eq!((found, end), (header(v4), frame.len()));
             assert!(roce::has_right_icrc(&frame[ip_at..end]));

@@ -38,11 +38,11 @@ pub(crate) enum GroupLimit {
 /// A queue pair that is attached to a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    qpn: Qpn,
+    pub qpn: Qpn,
     /// The queue key that datagrams for it must have. Other datagrams are not copied; the queue pair checks the key
     /// again.
-    queue_key: Arc<AtomicU32>,
-    inbox: Arc<Inbox<Message>>,
+    pub queue_key: Arc<AtomicU32>,
+    pub inbox: Arc<Inbox<Message>>,
 }
 
 /// Limits the copies per second (the generic cell rate algorithm of ITU-T I.371).
@@ -81,7 +81,7 @@ pub(crate) struct Multicast<'a> {
 
 impl<'a> Multicast<'a> {
     /// A datagram, checked as far as possible without the queue pairs.
-    pub fn new((header, is_local): (NetworkHeader, bool), bytes: &'a [u8]) -> Result<Self, Unfit> {
+    pub fn new(header: NetworkHeader, is_local: bool, bytes: &'a [u8]) -> Result<Self, Unfit> {
         let datagram = roce::parse(bytes).map_err(|_| Unfit::Malformed)?;
         let (Opcode::Of(Service::Ud, _), Some(deth)) = (datagram.bth.opcode, datagram.deth) else {
             return Err(Unfit::Malformed);
@@ -100,7 +100,8 @@ impl<'a> Multicast<'a> {
         &self,
         members: &[Member],
         sender: Option<Qpn>,
-        (errors, spare): (&WireErrors, &mut Vec<u8>),
+        errors: &WireErrors,
+        spare: &mut Vec<u8>,
         mut gave: impl FnMut(&Arc<Inbox<Message>>),
     ) -> usize {
         let (mut made, mut wrong, mut lost) = (0, 0, 0);
@@ -144,15 +145,10 @@ impl Groups {
     }
 
     /// Attaches a queue pair to a group. Attaching it again changes nothing.
-    pub fn attach(
-        &self,
-        group: Ipv6Addr,
-        (qpn, queue_key): (Qpn, &Arc<AtomicU32>),
-        owner: &Arc<Inbox<Message>>,
-    ) -> Result<(), GroupLimit> {
+    pub fn attach(&self, group: Ipv6Addr, new: Member) -> Result<(), GroupLimit> {
         let mut groups = self.write();
         let members = groups.get(&group).cloned().unwrap_or_default();
-        if members.iter().any(|member| member.qpn == qpn) {
+        if members.iter().any(|member| member.qpn == new.qpn) {
             return Ok(());
         }
         if members.is_empty() && groups.len() >= MAX_GROUPS as usize {
@@ -164,8 +160,7 @@ impl Groups {
         if groups.values().map(|members| members.len()).sum::<usize>() >= MAX_ATTACHED as usize {
             return Err(GroupLimit::Attached);
         }
-        let new = Member { qpn, queue_key: queue_key.clone(), inbox: owner.clone() };
-        let last = members.iter().rposition(|member| Arc::ptr_eq(&member.inbox, owner));
+        let last = members.iter().rposition(|member| Arc::ptr_eq(&member.inbox, &new.inbox));
         let (before, after) = members.split_at(last.map_or(members.len(), |last| last + 1));
         groups.insert(group, before.iter().cloned().chain([new]).chain(after.iter().cloned()).collect());
         Ok(())
@@ -216,7 +211,10 @@ mod tests {
         let inbox =
             Arc::new(Inbox::new(Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0))).unwrap());
         let (groups, key) = (Groups::default(), Arc::default());
-        let attach = |group, qpn, inbox| groups.attach(group, (Qpn(qpn), &key), inbox);
+        let attach = |group, qpn, inbox: &Arc<Inbox<Message>>| {
+            let (queue_key, inbox) = (Arc::clone(&key), inbox.clone());
+            groups.attach(group, Member { qpn: Qpn(qpn), queue_key, inbox })
+        };
         for qpn in 0..MAX_MEMBERS {
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()));
             assert_eq!(attach(group(0), qpn, &inbox), Ok(()), "once more is the same");

@@ -45,7 +45,7 @@ fn undelivered(headers: &Headers, frame: &[u8]) -> Option<Undelivered> {
 pub(crate) mod tests {
     use super::*;
     use crate::base::header::NetworkHeader;
-    use crate::net::frame;
+    use crate::net::frame::{self, FrameHeader};
     use packet::Mac;
     use packet::reply::{IcmpError, icmp_error};
     use packet::roce::cm::MAD_LEN;
@@ -61,7 +61,8 @@ pub(crate) mod tests {
         let [source, destination]: [Ipv6Addr; 2] = [source, destination].map(gid);
         let header = NetworkHeader { source, destination, traffic_class: 0, hop_limit: 64, flow_label: 0 };
         let mut sent = vec![0; frame::len(&header, payload.len())];
-        frame::write(&mut sent, (Mac([2, 0, 0, 0, 0, 1]), &header), 0xc001, payload).unwrap();
+        let headers = FrameHeader { mac: Mac([2, 0, 0, 0, 0, 1]), network: &header, source_port: 0xc001 };
+        frame::write(&mut sent, &headers, payload).unwrap();
         let parsed = Headers::ethernet(&sent, 0, sent.len()).unwrap();
         let mut error_frame = vec![0; 2000];
         let mac = Mac([0, 0, 0x5e, 0, 1, 0]);

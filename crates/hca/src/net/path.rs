@@ -2,7 +2,7 @@
 
 use crate::base::header::{NetworkHeader, is_group, same_version};
 use crate::net::adapter::Adapter;
-use crate::net::fabric::Fabric;
+use crate::net::fabric::{DeviceAddress, Fabric};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use uverbs::AddressVector;
@@ -84,7 +84,10 @@ impl Path {
             Some(peer) if std::ptr::eq(&raw const *peer, adapter) => Way::Local(peer),
             Some(peer)
                 if !(spec.is_watched || peer.spec().is_watched)
-                    && fabric.lets((adapter, *source), (&peer, destination)) =>
+                    && fabric.lets(
+                        DeviceAddress { adapter, gid: *source },
+                        DeviceAddress { adapter: &peer, gid: destination },
+                    ) =>
             {
                 Way::Local(peer)
             }

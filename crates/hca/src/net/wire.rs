@@ -6,7 +6,7 @@ use crate::base::ids::Qpn;
 use crate::inbox::message::Message;
 use crate::inbox::{Inbox, Packet};
 use crate::net::adapter::Adapter;
-use crate::net::frame::{self, datagram};
+use crate::net::frame::{self, FrameHeader, datagram};
 use crate::net::groups::{self, CopyRate, Member, Multicast, Unfit};
 use crate::net::icmp::{self, Undelivered};
 use crate::net::path::Path;
@@ -31,7 +31,11 @@ const UNDELIVERED: usize = 64;
 pub(crate) fn send(uplink: &Uplink, path: &Path, source_port: u16, payload: &[u8]) -> bool {
     uplink.send(frame::len(&path.header, payload.len()), |frame| {
         // There is room for all headers.
-        let _ = frame::write(frame, (Mac(path.mac), &path.header), source_port, payload);
+        let _ = frame::write(
+            frame,
+            &FrameHeader { mac: Mac(path.mac), network: &path.header, source_port },
+            payload,
+        );
     })
 }
 
@@ -127,14 +131,14 @@ impl<'a> Delivery<'a> {
     /// Copies a datagram to the members of its group.
     fn copy(&mut self, members: &[Member], header: NetworkHeader, bytes: &[u8], now: Duration) -> usize {
         let Self { adapter: Adapter { errors, .. }, spare, untold, copy_rate, .. } = self;
-        let multicast = match Multicast::new((header, false), bytes) {
+        let multicast = match Multicast::new(header, false, bytes) {
             Ok(multicast) => multicast,
             Err(unfit) => {
                 count(if unfit == Unfit::Partition { &errors.partition } else { &errors.malformed });
                 return 0;
             }
         };
-        let copies = multicast.give(members, None, (errors, spare), |inbox| tell_later(untold, inbox));
+        let copies = multicast.give(members, None, errors, spare, |inbox| tell_later(untold, inbox));
         copy_rate.spend(now, copies);
         self.brought();
         copies
@@ -206,7 +210,9 @@ mod tests {
         let header =
             NetworkHeader { source, destination: group, traffic_class: 0x6a, hop_limit: 9, flow_label: 0 };
         let mut frame = vec![0; frame::len(&header, len)];
-        frame::write(&mut frame, (Mac([2, 0, 0, 0, 0, 1]), &header), 0xc001, &bytes[..len]).unwrap();
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        let headers = FrameHeader { mac, network: &header, source_port: 0xc001 };
+        frame::write(&mut frame, &headers, &bytes[..len]).unwrap();
         frame
     }
 
@@ -237,7 +243,8 @@ mod tests {
         inboxes.iter().for_each(|inbox| inbox.open());
         let key = Arc::new(AtomicU32::new(KEY));
         for (qpn, inbox) in (0..MAX_MEMBERS).zip(inboxes.iter().cycle()) {
-            adapter.groups.attach(group(3), (Qpn(qpn), &key), inbox).unwrap();
+            let member = Member { qpn: Qpn(qpn), queue_key: key.clone(), inbox: inbox.clone() };
+            adapter.groups.attach(group(3), member).unwrap();
         }
         (adapter, inboxes)
     }

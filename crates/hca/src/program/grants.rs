@@ -74,7 +74,7 @@ enum End {
 }
 
 impl Process {
-    fn new((pid, life): (i32, Option<Weak<()>>), guest: String, budget: &Arc<DeviceBudget>) -> Option<Self> {
+    fn new(pid: i32, life: Option<Weak<()>>, guest: String, budget: &Arc<DeviceBudget>) -> Option<Self> {
         let held = budget.take(Kind::Process, 0, PROCESSES).ok()?;
         let descriptor = || pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok();
         let end = match life {
@@ -117,7 +117,8 @@ impl MemoryGrants {
     /// own word, has one for each connection, and `life` exists as long as that does. `None` if there are too many.
     pub fn process(
         &self,
-        (pid, life): (i32, Option<Weak<()>>),
+        pid: i32,
+        life: Option<Weak<()>>,
         guest: &str,
         budget: &Arc<DeviceBudget>,
     ) -> Option<Arc<Process>> {
@@ -132,7 +133,7 @@ impl MemoryGrants {
         {
             return Some(process);
         }
-        let process = Arc::new(Process::new((pid, life), guest.to_owned(), budget)?);
+        let process = Arc::new(Process::new(pid, life, guest.to_owned(), budget)?);
         all.push(Arc::downgrade(&process));
         Some(process)
     }
@@ -184,7 +185,7 @@ mod tests {
         let grants = MemoryGrants::default();
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let [pid, own] = [child.id(), std::process::id()].map(|pid| pid as i32);
-        let process = |pid| grants.process((pid, None), "vm1", &budget).unwrap();
+        let process = |pid| grants.process(pid, None, "vm1", &budget).unwrap();
         let (to, of) = (process(pid), process(own));
         // It counts once, however often it connects.
         assert!(Arc::ptr_eq(&to, &process(pid)));

@@ -69,7 +69,8 @@ impl Layout {
 
 /// Creates a queue pair with this number and doorbell. Returns it with the reply to the application.
 pub(crate) fn create(
-    (qpn, doorbell): (Qpn, u32),
+    qpn: Qpn,
+    doorbell: u32,
     asked: &CreateQp,
     layout: &Layout,
     quota: &Quota,

@@ -56,7 +56,7 @@ impl QpDescription {
 }
 
 impl MrDescription {
-    pub(crate) fn of((key, region): (Key, &Region)) -> Self {
+    pub(crate) fn of(key: Key, region: &Region) -> Self {
         let Region { address, iova, len, access, file, kind, .. } = *region;
         Self { key: key.0, address, iova, len, access: access_names(access, kind), is_shared: file != 0 }
     }
@@ -88,7 +88,7 @@ impl ClientDescription {
             pid: who.pid(),
             program: who.program().map(str::to_owned),
             qps: qps.map(QpDescription::of).collect(),
-            mrs: context.regions.iter().map(MrDescription::of).collect(),
+            mrs: context.regions.iter().map(|(key, region)| MrDescription::of(key, region)).collect(),
             cqs: context.cqs.iter().map(|(handle, cq)| CqDescription::of(*handle, cq, &uses)).collect(),
             registered: context.regions.registered,
             counters,

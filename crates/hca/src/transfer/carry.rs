@@ -37,18 +37,25 @@ pub(crate) struct Callbacks<'a> {
     pub context: &'a mut Context,
 }
 
-/// Calls `each` for the parts of a scatter/gather list between `offset` and `offset + len`, with the address of the
-/// part in the application's memory, and its length.
+/// The bytes of a scatter/gather list from `offset` to `offset + len`.
+#[derive(Clone, Copy)]
+struct ListPart<'a> {
+    list: &'a [Segment],
+    offset: u32,
+    len: usize,
+}
+
+/// Calls `each` for each segment's share of a part of a scatter/gather list, with the address of the share in the
+/// application's memory, and its length.
 fn for_each_part(
     context: &Context,
     pd: PdId,
-    list: &[Segment],
-    (offset, len): (u32, usize),
+    of: ListPart<'_>,
     needs: u32,
     mut each: impl FnMut(Place, usize) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let (mut skip, mut left) = (u64::from(offset), len);
-    for segment in list {
+    let (mut skip, mut left) = (u64::from(of.offset), of.len);
+    for segment in of.list {
         if left == 0 {
             break;
         }
@@ -68,7 +75,8 @@ fn for_each_part(
 /// Copies bytes to the segments of a scatter/gather list, starting at `offset`.
 fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
     let mut done = 0;
-    for_each_part(context, pd, list, (offset, bytes.len()), access::LOCAL_WRITE, |place, len| {
+    let part = ListPart { list, offset, len: bytes.len() };
+    for_each_part(context, pd, part, access::LOCAL_WRITE, |place, len| {
         context.memory().write(place, &bytes[done..done + len], false)?;
         done += len;
         Ok(())
@@ -110,8 +118,8 @@ impl Callbacks<'_> {
             return Ok(());
         }
         let mut done = 0;
-        let part = (offset, out.len());
-        for_each_part(self.context, self.endpoint.pd, &work.segments, part, 0, |place, len| {
+        let part = ListPart { list: &work.segments, offset, len: out.len() };
+        for_each_part(self.context, self.endpoint.pd, part, 0, |place, len| {
             self.context.memory().read(place, &mut out[done..done + len])?;
             done += len;
             Ok(())
@@ -124,7 +132,7 @@ impl Callbacks<'_> {
         if self.endpoint.attributes.qp_access_flags & needs == 0 {
             return Err(Fault::Protection);
         }
-        self.context.regions.find_remote(key, (self.endpoint.pd, self.endpoint.qpn), address, len, needs)
+        self.context.regions.find_remote(key, self.endpoint.scope(), address, len, needs)
     }
 
     /// The same. What the peer may not access is counted.
@@ -289,8 +297,8 @@ const fn bytes_of(payload: Payload<'_>) -> usize {
 fn give(ours: &Adapter, header: NetworkHeader, bytes: &[u8], sender: Qpn, spare: &mut Vec<u8>) -> u64 {
     let Some(members) = ours.groups.members(header.destination) else { return 0 };
     // The transport made this datagram, so it is well formed.
-    let Ok(multicast) = Multicast::new((header, true), bytes) else { return 0 };
-    let copies = multicast.give(&members, Some(sender), (&ours.errors, spare), |inbox| inbox.announce());
+    let Ok(multicast) = Multicast::new(header, true, bytes) else { return 0 };
+    let copies = multicast.give(&members, Some(sender), &ours.errors, spare, |inbox| inbox.announce());
     (copies * bytes.len()) as u64
 }
 
@@ -360,7 +368,7 @@ impl Verbs for Callbacks<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), Fault> {
-        self.context.regions.invalidate_remote(Key(rkey), (self.endpoint.pd, self.endpoint.qpn))
+        self.context.regions.invalidate_remote(Key(rkey), self.endpoint.scope())
     }
 
     fn complete(&mut self, completion: Completion) {

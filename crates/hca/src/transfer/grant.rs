@@ -9,12 +9,20 @@ use crate::program::grants::{GrantedMemory, Process};
 use std::sync::Arc;
 use uverbs::{DirectPeer, DirectSession, Given, Point, TAKERS, point};
 
-/// Decides about a request to share memory with this application, which has this process, user and token. Returns the
-/// grant, or `None` to refuse.
+/// The application that is asked for memory.
+pub(crate) struct Granter<'a> {
+    pub process: &'a Arc<Process>,
+    /// Its user; `None`: it is in a virtual machine.
+    pub uid: Option<u32>,
+    /// Address of bytes in its memory by which peers recognise it.
+    pub token: u64,
+}
+
+/// Decides about a request to share memory with this application. Returns the grant, or `None` to refuse.
 pub(crate) fn grant(
     endpoint: &mut Endpoint,
     request: &SharingRequest,
-    (process, uid, token): (&Arc<Process>, Option<u32>, u64),
+    &Granter { process, uid, token }: &Granter<'_>,
     context: &mut Context,
 ) -> Option<Grant> {
     // Users of different machines have nothing in common: between those, the trust alone decides.
@@ -29,11 +37,13 @@ pub(crate) fn grant(
         SharedPart::Pages(key) => {
             let shared = context.regions.shared(key)?;
             let memory = shared.give(&request.reach)?;
-            (Grant::Pages(shared.range(), shared.id(), memory), GrantedMemory::Regions)
+            let (address, len) = shared.range();
+            (Grant::Pages { address, len, id: shared.id(), memory }, GrantedMemory::Regions)
         }
         SharedPart::Memory if !request.reach.is_local => return None,
         SharedPart::Memory => {
-            (Grant::Memory((process.pid, token), context.space.share()?), GrantedMemory::Everything)
+            let file = context.space.share()?;
+            (Grant::Memory { pid: process.pid, token, file }, GrantedMemory::Everything)
         }
     };
     endpoint.sharing.trust = Some(request.trust.clone());

@@ -84,7 +84,7 @@ impl Endpoint {
         context: &mut Context,
     ) -> Result<Option<KeyUsers>, Fault> {
         if request.opcode == opcode::BIND_MW {
-            context.regions.bind((self.pd, self.qpn), request)
+            context.regions.bind(self.scope(), request)
         } else {
             context.regions.invalidate_local(Key(request.immediate), self.pd).map(Some)
         }

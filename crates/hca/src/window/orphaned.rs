@@ -22,7 +22,8 @@ type Owned = (u64, u64, u16);
 /// since it may have come from another host; of what is common, only the notes tell.
 pub(super) fn state(
     file: &OwnedFd,
-    (len, is_huge): (u64, bool),
+    len: u64,
+    is_huge: bool,
     mapping: &Mapping,
     notes: Option<&WindowNotes>,
 ) -> Result<State, WindowError> {
@@ -94,7 +95,7 @@ impl Window {
         for (number, ranges) in taken {
             let bytes = ranges.bytes();
             for (start, len) in ranges {
-                let free = self.not_given_since(&mut lock(&self.state), (start, len), Some(number));
+                let free = self.not_given_since(&mut lock(&self.state), start, len, Some(number));
                 for (start, end) in free {
                     self.clear(start, end - start);
                     self.put_back(&mut lock(&self.state), start, end - start);
@@ -113,7 +114,8 @@ impl Window {
     pub(super) fn not_given_since(
         &self,
         state: &mut State,
-        (start, len): (u64, u64),
+        start: u64,
+        len: u64,
         owner: Option<u16>,
     ) -> Vec<(u64, u64)> {
         let Some(notes) = &self.notes else { return vec![(start, start + len)] };

@@ -78,7 +78,7 @@ fn remote(vmm: &Process, secret: u8, pid: i32) -> ProgramNote {
 /// A program that has pages with something in them.
 fn program(window: &Arc<Window>, note: ProgramNote, pages: u64) -> (Arc<Account>, Arc<Pages>) {
     let account = window.account(note, None).unwrap();
-    let taken = window.take(pages * PAGE, false, (&window.mapping().unwrap(), &account)).unwrap();
+    let taken = window.take(pages * PAGE, false, &window.mapping().unwrap(), &account).unwrap();
     assert!(taken[0].first(8).unwrap().write(0, b"my heap!"));
     (account, taken[0].clone())
 }
@@ -134,7 +134,7 @@ fn who_ended_without_a_daemon_leaves_nothing() {
         let all = window.account(ProgramNote::default(), None).unwrap();
         let free = LEN - FIRST;
         let free = if kind == WindowKind::Own { free } else { free / 2 / PAGE * PAGE };
-        assert!(window.take(free, false, (&window.mapping().unwrap(), &all)).is_ok());
+        assert!(window.take(free, false, &window.mapping().unwrap(), &all).is_ok());
     }
 }
 

@@ -23,7 +23,7 @@ fn window() -> (Arc<Window>, File) {
 }
 
 fn take(window: &Arc<Window>, account: &Arc<Account>, pages: u64) -> Option<Arc<Pages>> {
-    let taken = window.take(pages * PAGE, false, (&window.mapping().unwrap(), account));
+    let taken = window.take(pages * PAGE, false, &window.mapping().unwrap(), account);
     taken.ok().map(|pages| pages[0].clone())
 }
 

@@ -114,8 +114,7 @@ impl Share {
     }
 
     fn take(&self, bytes: u64, may_split: bool) -> Result<Vec<Arc<Pages>>, Refusal> {
-        let from = (&self.mapping, &self.account);
-        self.window.take(bytes, may_split, from).map_err(no_memory)
+        self.window.take(bytes, may_split, &self.mapping, &self.account).map_err(no_memory)
     }
 }
 
@@ -151,7 +150,8 @@ impl MemorySource {
     /// If a window can't be mapped, or has too many programs.
     pub fn new(
         reach: Reach,
-        (note, name): (ProgramNote, Option<&str>),
+        note: ProgramNote,
+        name: Option<&str>,
         program: Arc<ProgramPages>,
     ) -> Result<Self, NoSource> {
         let own = reach.windows.own.iter().filter(|_| !reach.is_local);

@@ -43,7 +43,7 @@ impl Program {
     }
 
     fn take(&self, window: &Arc<Window>, bytes: u64) -> Result<Vec<Arc<Pages>>, NoPages> {
-        window.take(bytes, true, (&self.0, &self.1))
+        window.take(bytes, true, &self.0, &self.1)
     }
 }
 
@@ -104,7 +104,7 @@ fn what_is_exhausted_is_refused_and_comes_back() {
     let held: Vec<_> = every_second.map(|(_, pages)| pages).collect();
     let pieces = one.take(&window, 256 << 10).unwrap();
     assert!(pieces.len() >= 4, "{}", pieces.len());
-    assert!(window.take(256 << 10, false, (&one.0, &one.1)).is_err());
+    assert!(window.take(256 << 10, false, &one.0, &one.1).is_err());
     drop((held, pieces));
     assert_eq!(one.take(&window, LEN - FIRST).unwrap().len(), 1);
     assert_eq!(window.describe().used, 0);

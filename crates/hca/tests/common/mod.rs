@@ -100,7 +100,7 @@ impl Host {
         let socket = sockets::Place { path: self.socket(number), owner: None, mode: 0o600 };
         let port = ringport::RingPort { mtu: 1500, slots: 256 };
         let (opened, uplink, downlink) = ringport::open(&port).unwrap();
-        let device = Device::open(spec, (&socket, &sockets::Here), &self.fabric, (uplink, downlink)).unwrap();
+        let device = Device::open(spec, &socket, &sockets::Here, &self.fabric, uplink, downlink).unwrap();
         device.set_port(number.into());
         (device, opened)
     }

@@ -147,7 +147,7 @@ pub fn device_at(
     };
     let socket = sockets::Place { path: path.into(), owner: None, mode: 0o600 };
     let (port, uplink, downlink) = ringport::open(&ringport::RingPort { mtu: 1500, slots: 64 }).unwrap();
-    let device = Device::open(spec, (&socket, &sockets::Here), fabric, (uplink, downlink)).unwrap();
+    let device = Device::open(spec, &socket, &sockets::Here, fabric, uplink, downlink).unwrap();
     device.set_port(number.into());
     (device, port)
 }

@@ -51,7 +51,7 @@ impl Device {
         port: (Uplink, Downlink),
     ) -> Result<Self, AnyError> {
         let socket = Place { path: spec.socket.clone(), owner, mode: spec.mode };
-        let adapter = hca::Device::open(spec.adapter.clone(), (&socket, sockets), fabric, port)?;
+        let adapter = hca::Device::open(spec.adapter.clone(), &socket, sockets, fabric, port.0, port.1)?;
         Ok(Self { guest: spec.adapter.guest.clone(), adapter, own: None, common: Mutex::default() })
     }
 
