@@ -1,8 +1,8 @@
 //! Owns the thread of an application, its requests and its sleep. May import `cm`, `qp` and what stands below them.
 //!
-//! The thread handles the application's requests, runs the transport of its queue pairs, and is
-//! the only thread that touches the application's memory, since a page of that may never arrive. Pages of windows are
-//! there, so others may stand in for it (`run`).
+//! The thread handles the application's requests, runs the transport of its queue pairs, and is the only thread
+//! that touches the application's memory, since a page of it may never arrive. Pages of windows are always present,
+//! so other threads may stand in for it (`run`).
 
 mod control;
 mod create;
@@ -67,7 +67,6 @@ const PACKETS: usize = 256;
 /// How long the thread waits before it retries events for which the application had no room.
 const EVENT_PATIENCE: Duration = Duration::from_millis(10);
 
-/// Why an application is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error("{0}")]
@@ -104,10 +103,10 @@ impl AttachError {
     }
 }
 
-/// What a client's thread starts with.
+/// The state with which a client's thread starts.
 pub(crate) struct NewClient {
     pub connection: Connection,
-    /// The connection's.
+    /// The socket of `connection`.
     pub socket: Arc<Untrusted>,
     pub notifiers: Notifiers,
     pub adapter: Arc<Adapter>,
@@ -116,11 +115,11 @@ pub(crate) struct NewClient {
     pub uplink: Uplink,
     pub manager: Arc<CmService>,
     pub who: Who,
-    /// Its share of the device's budget.
+    /// The client's share of the device's budget.
     pub reservation: Reservation,
 }
 
-/// What an application has once it is greeted.
+/// The state of an application once it is greeted.
 struct Greeted {
     context: Context,
     wake: Option<TicketHold>,
@@ -128,19 +127,19 @@ struct Greeted {
     token: u64,
 }
 
-/// An application.
+/// An application, as its thread serves it.
 pub(crate) struct Client {
     connection: Connection,
     pub(crate) context: Context,
     pub(crate) qps: ById<Qpn, Qp>,
-    /// Which queue pair has which doorbell.
+    /// The queue pair that each doorbell belongs to.
     pub(crate) bells: Bells,
     pub(crate) doorbells: Doorbells,
-    /// What came out of its inbox.
+    /// The packets and messages that were taken out of the inbox.
     arrivals: Arrivals<Message>,
     ready: VecDeque<Qpn>,
     timers: BTreeSet<(Duration, Qpn)>,
-    /// Its thread sleeps, until then.
+    /// True while the thread sleeps, until `sleeps_until`.
     sleeps: bool,
     sleeps_until: Duration,
     listener: Arc<Listener>,
@@ -154,13 +153,13 @@ pub(crate) struct Client {
     /// Address of bytes in the application's memory by which peers that share memory recognise it.
     token: u64,
     pub(crate) who: Who,
-    /// What carries events to it.
+    /// Makes the sockets or streams that carry events to the application.
     pub(crate) notifiers: Notifiers,
     /// The ticket of the stream that wakes the thread.
     _wake: Option<TicketHold>,
-    /// Exists as long as this.
+    /// Exists as long as the client: processes in virtual machines count as ended once it is gone.
     pub(crate) life: Arc<()>,
-    /// Its share of the device's budget.
+    /// The client's share of the device's budget.
     _reservation: Reservation,
 }
 
@@ -250,7 +249,7 @@ impl NewClient {
         Ok(Some(Greeted { context, wake, doorbells, token }))
     }
 
-    /// Where memory for the application comes from.
+    /// Opens the source of memory for the application.
     fn source(&self, secret: Uuid) -> Result<MemorySource, NoSource> {
         let DeviceWindows { own, .. } = self.adapter.windows();
         let windows = DeviceWindows { own, common: self.adapter.common_window() };
@@ -288,9 +287,10 @@ impl NewClient {
 }
 
 impl Client {
-    /// Works until there is nothing to do, and the thread is to sleep. `None`: the application is gone, or is given up.
+    /// Works until there is nothing to do, and the thread is to sleep. Returns `None` if the application is gone,
+    /// or is given up.
     fn work_until_idle(&mut self, pace: &mut Pace) -> Option<Sleep> {
-        // If its memory is always there, others may work for it while its thread polls (`run`).
+        // If its memory is always present, others may work for it while its thread polls (`run`).
         let polls_here = !self.context.space.is_none();
         let mut rounds = 0_u32;
         loop {
@@ -342,7 +342,7 @@ impl Client {
         }
     }
 
-    /// Passes packets to their queue pairs. Returns whether there were any.
+    /// Passes packets to their queue pairs. Returns false if there were none.
     fn take_packets(&mut self, now: Duration) -> bool {
         if self.arrivals.packets.is_empty() {
             self.context.inbox.take(&mut self.arrivals);
@@ -379,12 +379,12 @@ impl Client {
         any
     }
 
-    /// If nobody listens, queue pairs ring their doorbells from now on. Returns whether some have work.
+    /// Has queue pairs ring their doorbells again if nobody polls them any more. Returns whether some have work.
     fn end_polls(&mut self) -> bool {
         !self.listener.is_there() && self.polled.end(&mut self.qps, &mut self.ready)
     }
 
-    /// Runs each queue pair that is ready. Returns whether there were any.
+    /// Runs each queue pair that is ready. Returns false if there was none.
     fn work(&mut self, now: Duration) -> bool {
         self.context.now = now;
         while let Some((at, qpn)) = self.timers.first().copied()
@@ -426,14 +426,14 @@ impl Client {
         count > 0
     }
 
-    /// Makes a queue pair ready for its turn.
+    /// Puts a queue pair into the list of ready ones.
     pub(crate) fn wake(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             make_ready(qp, &mut self.ready);
         }
     }
 
-    /// Prepares for sleep, unless there is work again.
+    /// Marks the thread as asleep, and returns how it may sleep: not at all if there is work again.
     fn fall_asleep(&mut self) -> Sleep {
         let events_wait = self.context.flush_events();
         self.sleeps = true;
@@ -447,7 +447,7 @@ impl Client {
         Sleep { awaits: self.requests(), until, is_idle }
     }
 
-    /// After sleep.
+    /// Marks the thread as awake, after it slept.
     fn wake_up(&mut self, sleep: &Sleep) {
         self.sleeps = false;
         self.doorbells.set_asleep(false);
@@ -457,7 +457,7 @@ impl Client {
         }
     }
 
-    /// Until when the thread may sleep; `Duration::MAX`: until it is woken.
+    /// Returns until when the thread may sleep; `Duration::MAX`: until something wakes it.
     fn deadline(&self, now: Duration, events_wait: bool) -> Duration {
         let timer = self.timers.first().map(|(at, _)| *at);
         let answer = self.awaited.as_ref().map(|awaited| awaited.until);
@@ -466,8 +466,8 @@ impl Client {
         timer.into_iter().chain(events).chain(answer).chain(parting).min().unwrap_or(Duration::MAX)
     }
 
-    /// For what of the connection to wait. Requests are handled one after the other: a waiting request keeps later ones
-    /// in the socket. The end of the connection is reported anyway.
+    /// Returns the events of the connection for which the thread waits. Requests are handled one after the other: a
+    /// deferred request leaves later ones in the socket. The end of the connection is reported anyway.
     fn requests(&self) -> PollFlags {
         match self.deferred {
             Some(_) => PollFlags::empty(),
@@ -476,7 +476,7 @@ impl Client {
         }
     }
 
-    /// Whether there is a request.
+    /// Is true if a request is in the socket.
     fn look(&self) -> Result<bool, SocketError> {
         let mut wanted = [PollFd::from_borrowed_fd(self.connection.as_fd(), self.requests())];
         match poll(&mut wanted, Some(&Timespec::default())) {
@@ -526,7 +526,7 @@ impl Client {
         }
     }
 
-    /// Answers a message of another thread. Returns whether this thread must end.
+    /// Handles a message of another thread. Returns whether this thread must end.
     fn handle_message(&mut self, message: Message) -> bool {
         match message {
             Message::Review => self.review(),

@@ -1,5 +1,5 @@
-//! The connection manager of a device. It serves programs, and exchanges datagrams with other managers, from queue
-//! pair 1 to queue pair 1.
+//! Owns the connection manager of a device, which serves programs, and exchanges datagrams with other managers,
+//! from queue pair 1 to queue pair 1. May import `net` and what stands below it.
 
 use crate::base::budget::{Kind, Reservation};
 use crate::base::clock::monotonic;
@@ -50,7 +50,7 @@ const ACK_TIMEOUT: u8 = 17;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The most event channels of a device, completion channels included.
 const CHANNELS: u32 = 4096;
-/// The most sockets for events that are being closed, so that there are more.
+/// The most sockets for events that are being closed. While there are as many, no more are accepted.
 const CLOSING: usize = 64;
 
 /// The connection manager of a device, the inbox of the thread that works for it, and the log of refusals.
@@ -76,7 +76,7 @@ struct State {
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     uplink: Uplink,
-    /// The programs that it serves, with their process numbers.
+    /// The programs that it serves, and their process numbers.
     clients: BTreeMap<Client, i32>,
     last_client: u64,
     psn: u32,
@@ -88,11 +88,11 @@ struct EventChannel {
     client: Client,
     events: Events,
     tag: u32,
-    /// Its share of the device's budget.
+    /// The channel's share of the device's budget.
     _reservation: Reservation,
 }
 
-/// Where a channel's events go.
+/// The way on which a channel's events go to the program.
 #[derive(Debug)]
 enum Events {
     /// The device's end of a local socket.
@@ -124,7 +124,7 @@ impl Events {
         }
     }
 
-    /// Sends what is left of the last event. Returns whether all of it is sent.
+    /// Sends the rest of the last event. Returns whether all of it is sent.
     fn flush(&mut self) -> bool {
         match self {
             Self::Stream { stream: Some(Connection::Stream(stream)), .. } => stream.flush().unwrap_or(true),
@@ -133,7 +133,8 @@ impl Events {
     }
 }
 
-/// Sends what is left of events to each. Returns whether all of it is sent; one that takes nothing holds up no other.
+/// Sends the rest of the last event to each program. Returns whether all of it is sent. A program that reads
+/// nothing holds up no other.
 fn flush_all<'a>(all: impl Iterator<Item = &'a mut Events>) -> bool {
     all.fold(true, |sent, events| events.flush() & sent)
 }
@@ -141,9 +142,9 @@ fn flush_all<'a>(all: impl Iterator<Item = &'a mut Events>) -> bool {
 /// The description of an identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CmDescription {
-    /// Its process number, in the daemon's namespace.
+    /// The process number of the program that has it, in the daemon's namespace.
     pub pid: i32,
-    /// What the manager knows of the identifier.
+    /// The manager's description of the identifier.
     pub id: rdma::cm::Description,
 }
 
@@ -203,12 +204,12 @@ impl ConnectionManager {
         }
     }
 
-    /// The network can't deliver one of its messages.
+    /// Handles the report that the network can't deliver a message of the manager.
     pub fn undelivered(&self, Undelivered { source, destination, head }: &Undelivered) {
         self.lock().manager.undelivered(*source, *destination, head);
     }
 
-    /// Sends datagrams and events that are due. Returns by when it must be called again.
+    /// Sends datagrams and events that are due. Returns when it must be called again at the latest.
     pub fn work(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = monotonic();
@@ -259,14 +260,14 @@ impl ConnectionManager {
         wake();
     }
 
-    /// The socket for events that came with a request, if it is one, and not too many that programs gave back are still
-    /// being closed.
+    /// Returns the socket for events that came with a request. `None` if it is no such socket, or too many sockets
+    /// that programs gave back are still being closed.
     fn end_of(&self, given: Vec<Given>) -> Option<Untrusted> {
         let socket = Given::descriptors(given).next().filter(is_message_socket)?;
         Untrusted::new(socket, &self.closing).ok().filter(|_| self.closing.count() < CLOSING)
     }
 
-    /// The identifiers of all programs.
+    /// Describes the identifiers of all programs.
     pub fn describe(&self) -> Vec<CmDescription> {
         let state = self.lock();
         let pid = |client| state.clients.get(&client).copied().unwrap_or_default();
@@ -410,14 +411,14 @@ impl State {
     }
 }
 
-/// Whether messages can be sent to this socket without waiting for anybody: with other kinds of sockets, senders may
-/// wait for a lock that the owner holds.
+/// Is true if messages can be sent to this socket without waiting for anybody: with other kinds of sockets, senders
+/// may wait for a lock that the owner holds.
 fn is_message_socket(descriptor: &OwnedFd) -> bool {
     socket_domain(descriptor) == Ok(AddressFamily::UNIX)
         && socket_type(descriptor) == Ok(SocketType::SEQPACKET)
 }
 
-/// A datagram from queue pair 1 to queue pair 1.
+/// Writes a datagram from queue pair 1 to queue pair 1.
 fn management_datagram(psn: u32, mad: &[u8; MAD_LEN]) -> Option<Vec<u8>> {
     let bth = Bth {
         opcode: Opcode::Of(Service::Ud, Operation::SendOnly),
@@ -477,7 +478,7 @@ const fn target(state: u32) -> Option<Target> {
     })
 }
 
-/// The attributes that a queue pair needs for a transition, in the form of `ibv_modify_qp`.
+/// Returns the attributes that a queue pair needs for a transition, in the form of `ibv_modify_qp`.
 fn told(transition: Transition, state: u32) -> (u32, QpAttributes) {
     let port = PORT;
     let mut of = QpAttributes { qp_state: state, ..QpAttributes::default() };
@@ -566,7 +567,7 @@ mod tests {
     use crate::streams::tickets::{Origin, Purpose, Tickets};
     use rustix::net::{RecvFlags, SocketFlags, recv, socketpair};
 
-    /// A channel whose program has not read what filled its stream, and the program's end.
+    /// Returns a channel whose stream is full, because its program has not read, and the program's end.
     fn full() -> (Events, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -41,7 +41,6 @@ use uverbs::{AsyncEvent, Completion, Corrupt, Point, point};
 /// Bytes of Ethernet, IPv6 and UDP headers.
 pub(crate) const BEFORE: usize = 14 + 40 + 8;
 
-/// An application's context: everything except its queue pairs.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub adapter: Arc<Adapter>,
@@ -59,19 +58,19 @@ pub(crate) struct Context {
     pub counters: Counters,
     /// Closed sessions whose users may not have stopped yet.
     pub closed_sessions: Vec<ClosedSession>,
-    /// Where memory for the application comes from.
+    /// The source of memory for the application.
     pub source: Arc<MemorySource>,
     /// How many keys have been invalidated.
     pub invalidations: u64,
-    /// The key that a work request has just invalidated. Peers may still use it.
+    /// The key that a work request has just invalidated, and that peers may still use.
     pub pending_invalidation: Option<Invalidation>,
-    /// The current queue pair waits for peers to stop using a key, and all of them have.
+    /// True while a queue pair works that waits for peers to stop using a key, and all of them have.
     pub peers_are_done: bool,
     /// Frames sent since the worker was last notified.
     unannounced: u32,
     /// The inbox to which the last packet went.
     pub spoken_to: Option<Arc<Inbox<Message>>>,
-    /// Answers to packets that were handed over, and room for the next ones.
+    /// Answers to packets that were delivered synchronously.
     pub answers: SyncAnswers,
     pub heard: SyncAnswers,
     /// When the current work began.
@@ -83,7 +82,7 @@ pub(crate) struct Context {
     next_handle: u32,
 }
 
-/// What a context begins with; its objects come later.
+/// The parts with which a context begins; its objects come later.
 pub(crate) struct NewContext {
     pub adapter: Arc<Adapter>,
     pub fabric: Arc<Fabric>,
@@ -128,24 +127,24 @@ impl Context {
         }
     }
 
-    /// Access to the application's memory by the keys of its regions.
+    /// Returns access to the application's memory by the keys of its regions.
     pub const fn memory(&self) -> MemoryAccess<'_> {
         MemoryAccess { space: &self.space, regions: &self.regions }
     }
 
-    /// A new handle that no other object has.
+    /// Returns a handle that no other object has.
     pub fn handle(&mut self) -> u32 {
         self.next_handle = self.next_handle.wrapping_add(1);
         self.next_handle
     }
 
-    /// Counts a packet of so many bytes that came without an inbox.
+    /// Counts a packet of so many bytes that was received without an inbox.
     pub fn count_received(&mut self, bytes: usize) {
         self.counters.add(Counter::ReceivedPackets, 1);
         self.counters.add(Counter::ReceivedBytes, bytes as u64);
     }
 
-    /// Counts a packet that leaves without an inbox.
+    /// Counts a packet of so many bytes that was sent without an inbox.
     pub fn count_sent(&mut self, bytes: usize) {
         self.counters.add(Counter::SentPackets, 1);
         self.counters.add(Counter::SentBytes, bytes as u64);
@@ -229,7 +228,7 @@ impl Context {
         }
     }
 
-    /// Raises the event that few receives are left in a shared queue, if so.
+    /// Raises an event if few receives are left in a shared queue.
     pub fn tell_of_few(&mut self, handle: SrqId) {
         if let Some(srq) = self.srqs.get_mut(&handle)
             && srq.limit > 0
@@ -246,18 +245,19 @@ impl Context {
         self.asynchronous.flush() || waiting > 0
     }
 
-    /// The application, or a peer of it, may go on using what it has of windows: nobody gets that.
+    /// Orphans the application's pages of windows: it, or a peer of it, may go on using them, so nobody else gets
+    /// them.
     pub fn leave(&self) {
         self.source.leave();
         self.regions.leave();
     }
 
-    /// Whether a peer, or the application, still uses what a queue pair shared.
+    /// Is true if a peer, or the application, still uses what a queue pair shared.
     pub fn is_still_used(&self, qpn: Qpn) -> bool {
         self.closed_sessions.iter().any(|closed| closed.qpn == qpn)
     }
 
-    /// Counts a key that is invalidated for these users.
+    /// Counts an invalidation of a key that these users may have.
     pub const fn invalidate_for(&mut self, users: KeyUsers) -> Invalidation {
         self.invalidations += 1;
         Invalidation { users, number: self.invalidations }

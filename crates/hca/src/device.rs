@@ -1,4 +1,4 @@
-//! A guest's device: its socket, its thread and its applications.
+//! Owns a guest's device: its socket, its thread and the list of its applications. May import all other folders.
 
 use crate::base::budget::{Exhausted, Kind};
 use crate::base::clock::monotonic;
@@ -35,23 +35,23 @@ use uverbs::{Claim, Connection, Refusal, Stream, Uuid};
 
 /// How many applications may wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How many that left may have something that is not closed yet, so that more are accepted.
+/// As long as this many applications that left are not closed entirely, no more are accepted.
 const CLOSING: usize = 64;
 /// How long all applications together may take to describe themselves: a thread may be stuck in its application's
 /// memory.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the device accepts no applications after the kernel ran out of descriptors or memory. While another process
-/// may accept them, how often it looks whether that is still so.
+/// The time for which the device accepts no applications after the kernel ran out of descriptors or memory. While
+/// another process accepts them, the time between two checks whether it still does.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the programs of a virtual machine may take to end when that is halted. Nothing makes their threads wait.
 const HALT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often the device sees to its windows.
+/// The time between two checks of the device's windows.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Why a device can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// Its socket can't be created.
+    /// The socket can't be created.
     #[error("{0}")]
     Socket(#[from] sockets::Error),
     /// No event descriptors are left.
@@ -66,7 +66,7 @@ pub enum DeviceError {
 #[derive(Clone, Debug)]
 struct Admitted {
     inbox: Arc<Inbox<Message>>,
-    /// Its connection, which the device shuts down when it closes.
+    /// The socket of its connection, which the device shuts down when it closes.
     socket: Arc<Untrusted>,
     who: Who,
 }
@@ -112,13 +112,13 @@ struct Shared {
     clients: Mutex<Clients>,
     /// Signalled when an application has ended.
     left: Condvar,
-    /// Held by a program that sees to what those of an earlier boot left, and while pages of ended ones are freed.
+    /// Locked while a program ends those of an earlier boot, and while pages of ended programs are freed.
     boots: Mutex<()>,
     uplink: Uplink,
     manager: Arc<CmService>,
-    /// Connections of applications that left.
+    /// Connections of applications that left, while they are being closed.
     closing: Arc<Closing>,
-    /// Whether there are windows.
+    /// True if the device has windows.
     has_windows: AtomicBool,
     stop: OwnedFd,
 }
@@ -176,7 +176,7 @@ impl Device {
         Ok(Self { shared, file, listener })
     }
 
-    /// A copy of the socket by which its applications come.
+    /// Duplicates the socket on which applications connect.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -184,8 +184,9 @@ impl Device {
         self.listener.as_fd().try_clone_to_owned()
     }
 
-    /// Sets the windows of the device: its guest's, if that is a virtual machine, and its trust's. Programs in the
-    /// virtual machine that used other ones are disconnected; what they have there stays theirs until it is given back.
+    /// Sets the windows of the device: the window of its guest, if that is a virtual machine, and the window of its
+    /// trust. Programs in the virtual machine that used other windows are disconnected; nobody gets their pages
+    /// before they are given back.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -210,8 +211,8 @@ impl Device {
         Ok(())
     }
 
-    /// The process with this number is the VMM of the guest's machine, or nobody knows (0). Its end is that of the
-    /// machine's programs, for a daemon after this one too.
+    /// Notes the process that is the VMM of the guest's machine; 0: it is not known. When that process ends, the
+    /// machine's programs have ended, for a daemon after this one too.
     pub fn set_vmm(&self, pid: i32) {
         let adapter = &self.shared.adapter;
         adapter.set_vmm(pid);
@@ -220,18 +221,19 @@ impl Device {
         windows.own.iter().chain(&windows.common).for_each(|window| window.set_vmm(&guest, process));
     }
 
-    /// The guest's machine may migrate, with what is in its window. The device is halted until [`Self::resume`].
+    /// Lets the guest's machine migrate, with the contents of its window. The device is halted until
+    /// [`Self::resume`].
     pub fn let_migrate(&self) {
         self.shared.adapter.set_migrates();
         self.shared.adapter.set_halted(true);
     }
 
-    /// The guest's machine stands still, or its memory is about to be copied: its programs lose the device, and no
-    /// other ones get it, until [`Self::resume`]. What they have of the window stays theirs. Afterwards nothing of the
-    /// device writes there any more.
+    /// Halts the device, because the guest's machine stands still, or its memory is about to be copied: its
+    /// programs lose the device, and no others get it, until [`Self::resume`]. They keep their pages of the window.
+    /// Afterwards the device writes nothing there any more. Returns how many contexts ended.
     ///
     /// # Errors
-    /// How many contexts take too long to end, of those that are returned otherwise.
+    /// The number of contexts that take too long to end.
     pub fn halt(&self) -> Result<usize, usize> {
         let shared = &self.shared;
         shared.adapter.set_halted(true);
@@ -250,13 +252,13 @@ impl Device {
         }
     }
 
-    /// Whether it is halted.
+    /// Is true from [`Self::halt`] or [`Self::let_migrate`] until [`Self::resume`].
     #[must_use]
     pub fn is_halted(&self) -> bool {
         self.shared.adapter.is_halted()
     }
 
-    /// The machine runs, and nobody copies its memory.
+    /// Resumes the device: the machine runs, and nobody copies its memory.
     pub fn resume(&self) {
         self.shared.adapter.set_halted(false);
     }
@@ -283,7 +285,7 @@ impl Device {
         }
     }
 
-    /// The connection manager's identifiers of its applications.
+    /// Describes the connection manager's identifiers of its applications.
     #[must_use]
     pub fn describe_connections(&self) -> Vec<CmDescription> {
         self.shared.manager.cm.describe()
@@ -299,7 +301,7 @@ impl Device {
         self.shared.send_all(|| Message::Review);
     }
 
-    /// Its GIDs.
+    /// Returns the GIDs of the device.
     #[must_use]
     pub fn gids(&self) -> Vec<Ipv6Addr> {
         self.shared.adapter.spec().gids()
@@ -316,7 +318,7 @@ impl Device {
         Answers { asked, answers, _ticket: ticket }
     }
 
-    /// The descriptions of its applications.
+    /// Describes the applications of the device.
     #[must_use]
     pub fn describe(&self) -> Vec<ClientDescription> {
         self.ask().wait(Answers::deadline())
@@ -339,7 +341,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Until when to wait for answers to messages asked now.
+    /// Returns until when to wait for answers to requests made now.
     #[must_use]
     pub fn deadline() -> Instant {
         Instant::now() + PATIENCE
@@ -366,7 +368,8 @@ impl Answers {
 }
 
 impl Device {
-    /// The counters since the device was opened, including those of these applications, which must be all it has.
+    /// Returns the counters since the device was opened. `clients` must be the descriptions of all applications
+    /// that it has.
     #[must_use]
     pub fn counters(&self, clients: &[ClientDescription]) -> Vec<(&'static str, u64)> {
         let mut counters = self.shared.adapter.counters();
@@ -374,7 +377,7 @@ impl Device {
         counters.iter().collect()
     }
 
-    /// Gives its socket to another user and group.
+    /// Gives the device's socket to another user and group.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -397,7 +400,7 @@ impl Drop for Device {
     }
 }
 
-/// How long the thread may sleep.
+/// Returns how long the thread may sleep.
 fn timeout(deadline: Option<Duration>, waits: bool) -> Option<Timespec> {
     if waits {
         return Some(Timespec::default());
@@ -432,8 +435,9 @@ impl Door for Shared {
 }
 
 impl Shared {
-    /// If the guest's machine runs anew, its programs from before are gone, though nothing may have told their
-    /// connections. It may take long: programs do it on their threads, one after the other, before they get pages.
+    /// Disconnects the programs of an earlier boot of the guest's machine: they are gone, though nothing may have
+    /// told their connections. It may take long: programs do it on their threads, one after the other, before they
+    /// get pages.
     fn see_boot(&self, boot: Uuid) {
         let _one = self.boots.lock().unwrap_or_else(PoisonError::into_inner);
         let windows = self.adapter.windows();
@@ -453,9 +457,9 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts files of its windows that are too long, and frees what ended programs left there, once that is `due`.
-    /// Returns when it is the next time. It is done here, because it may take long where there is much: that delays
-    /// only devices that have the window.
+    /// Cuts files of its windows that are too long, and frees orphaned pages of ended programs, once that is `due`.
+    /// Returns when it is due again. The device's thread does it, because it may take long where there is much:
+    /// that delays only devices that have the window.
     fn tend_windows(&self, due: &mut Duration) -> Option<Duration> {
         if !self.has_windows.load(Ordering::Relaxed) {
             return None;
@@ -474,8 +478,8 @@ impl Shared {
         Some(*due)
     }
 
-    /// The device's thread: accepts applications, delivers packets to their threads, and works for the connection
-    /// manager.
+    /// Runs the device's thread: accepts applications, delivers packets to their threads, and works for the
+    /// connection manager.
     fn run(self: &Arc<Self>, listener: &Listener, mut downlink: Downlink) {
         let CmService { cm, inbox, refusals } = &*self.manager;
         let (mut delivery, mut arrivals) = (wire::Delivery::new(&self.adapter), Arrivals::default());
@@ -518,8 +522,8 @@ impl Shared {
         }
     }
 
-    /// Accepts an application. Returns whether to pause before the next one, because the kernel is out of descriptors
-    /// or memory, or too many that left are not closed yet.
+    /// Accepts an application. Returns whether to pause before the next one, because the kernel is out of
+    /// descriptors or memory, or too many applications that left are not closed yet.
     fn accept(self: &Arc<Self>, listener: &Listener, refusals: &RefusalLog) -> bool {
         if self.closing.count() >= CLOSING {
             return true;

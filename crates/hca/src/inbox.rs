@@ -1,5 +1,5 @@
-//! Owns how threads talk: the inbox of a thread, and the messages and packets that other threads put into it. May import
-//! `program` and what stands below it.
+//! Owns how threads talk: the inbox of a thread, and the messages and packets that other threads put into it. May
+//! import `program` and what stands below it.
 
 pub(crate) mod message;
 pub(crate) mod sync_delivery;
@@ -35,7 +35,7 @@ const CHUNK: u64 = 128 << 10;
 pub(crate) struct Packet {
     /// Number of the destination queue pair.
     pub qpn: Qpn,
-    /// Its network header.
+    /// The network header with which it came.
     pub header: NetworkHeader,
     /// Whether it came from this host rather than over the wire.
     pub is_local: bool,
@@ -58,7 +58,7 @@ pub(crate) trait Enqueue: Sized {
 #[derive(Debug)]
 struct Room {
     held: u64,
-    /// What the inbox has taken from the device's budget.
+    /// The bytes that the inbox has taken from the device's budget.
     taken: u64,
     budget: Arc<DeviceBudget>,
 }
@@ -94,43 +94,44 @@ impl Drop for Room {
     }
 }
 
-/// Which of two threads listens to the applications of both: the lesser one.
+/// Orders the threads that could poll for the same application: the lesser one polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// By how much the thread's nice value is higher than the daemon's.
     pub niceness: i32,
-    /// Of its inbox.
+    /// The identifier of its inbox.
     pub id: u64,
 }
 
-/// Works for a thread that sleeps, in place of it.
+/// Works for a thread that sleeps.
 pub(crate) trait Substitute: Any + std::fmt::Debug + Send + Sync {
-    /// Handles the packets in the inbox. False if the thread itself must do that.
+    /// Handles the packets in the inbox. Returns false if the thread itself must do that.
     fn handle_packets(&self) -> bool;
 
-    /// Handles a packet that is in no inbox, and adds what answers it. False, with nothing done, if the thread itself
-    /// works, or if something waits before it.
+    /// Handles a packet that is in no inbox, and adds what answers it. Returns false, with nothing done, if the
+    /// thread itself works, or if something waits before the packet.
     fn handle_now(&self, delivered: &SyncPacket<'_>, answers: &mut SyncAnswers) -> bool;
 
-    /// Has a queue pair do a brief message. False, with nothing done, if the thread itself works, if something waits
-    /// before it, or if the message must come in a packet.
+    /// Has a queue pair do a short message. Returns false, with nothing done, if the thread itself works, if
+    /// something waits before the message, or if the message must come in a packet.
     fn serve(&self, delivered: &mut SyncMessage<'_>) -> bool;
 
-    /// Its thread's.
+    /// Returns the rank of its thread.
     fn rank(&self) -> Rank;
 
-    /// Has a thread of this rank begin to listen to its application's doorbells, by [`Self::listen`], until
-    /// [`Self::end_polling`]. False if another thread does that. Its own thread stops soon then if its rank is higher.
+    /// Has a thread of this rank begin to poll the application's doorbells, with [`Self::listen`], until
+    /// [`Self::end_polling`]. Returns false if another thread does that. The application's own thread then stops
+    /// soon if its rank is higher.
     fn begin_polling(&self, by: Rank) -> bool;
 
-    /// Handles what its application's doorbells announce. `None` if that is nothing; otherwise the inbox to which the
-    /// last packet went ([`Inbox::id`]), or 0.
+    /// Handles what the application's doorbells announce. Returns `None` if that is nothing; otherwise the inbox to
+    /// which the last packet went ([`Inbox::id`]), or 0.
     fn listen(&self, now: Duration) -> Option<u64>;
 
-    /// The inbox to which the last packet went.
+    /// Returns the inbox to which the last packet went.
     fn spoken_to(&self) -> Option<Arc<Inbox<Message>>>;
 
-    /// From now on the thread itself listens to its application.
+    /// Leaves the application's doorbells to its own thread.
     fn end_polling(&self);
 }
 
@@ -145,7 +146,7 @@ struct Waiting<Q> {
 }
 
 impl<Q> Waiting<Q> {
-    /// Gives what waits for the buffers of earlier packets.
+    /// Takes what waits, and returns the buffers of earlier packets.
     fn exchange(&mut self, arrivals: &mut Arrivals<Q>) {
         std::mem::swap(&mut self.packets, &mut arrivals.packets);
         std::mem::swap(&mut self.messages, &mut arrivals.messages);
@@ -158,7 +159,7 @@ impl<Q> Waiting<Q> {
     }
 }
 
-/// What a thread has taken out of its inbox.
+/// The packets and messages that a thread has taken out of its inbox.
 #[derive(Debug)]
 pub(crate) struct Arrivals<Q> {
     pub packets: VecDeque<Packet>,
@@ -196,19 +197,19 @@ pub(crate) struct Inbox<Q> {
     waiting: Mutex<Waiting<Q>>,
     any: AtomicBool,
     asleep: AtomicBool,
-    /// It was woken, and has not noticed.
+    /// True if the thread was woken, and has not noticed.
     woken: AtomicBool,
-    /// Through this, the daemon's threads wake the thread.
+    /// The event descriptor with which the daemon's threads wake the thread.
     wake: OwnedFd,
     /// Readable after either event descriptor was signalled.
     events: OwnedFd,
-    /// By this, an application in a virtual machine wakes the thread.
+    /// The stream with which an application in a virtual machine wakes the thread.
     stream: OnceLock<Arc<Untrusted>>,
     substitute: OnceLock<Weak<dyn Substitute>>,
 }
 
 impl<Q: Enqueue> Inbox<Q> {
-    /// A closed inbox, which accepts nothing yet.
+    /// Creates a closed inbox, which accepts nothing yet.
     pub fn new(budget: Arc<DeviceBudget>) -> rustix::io::Result<Self> {
         let (packets, messages, spares) = Default::default();
         let room = Room { held: 0, taken: 0, budget };
@@ -231,12 +232,12 @@ impl<Q: Enqueue> Inbox<Q> {
         epoll::add(&self.events, descriptor, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
-    /// Readable when the thread must wake.
+    /// Returns the descriptor that is readable when the thread must wake.
     pub const fn event(&self) -> &OwnedFd {
         &self.events
     }
 
-    /// An event descriptor by which the application wakes the thread, as long as it has it.
+    /// Makes an event descriptor with which the application wakes the thread.
     pub fn share(&self) -> rustix::io::Result<OwnedFd> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.watch(event.as_fd())?;
@@ -261,7 +262,7 @@ impl<Q: Enqueue> Inbox<Q> {
         std::ptr::from_ref(self).addr() as u64
     }
 
-    /// Whether the thread has ended.
+    /// Is true if the thread has ended.
     pub fn is_done(&self) -> bool {
         !self.lock().is_open
     }
@@ -281,19 +282,19 @@ impl<Q: Enqueue> Inbox<Q> {
         taken
     }
 
-    /// Names who works for the thread while it sleeps.
+    /// Sets the substitute that works for the thread while it sleeps.
     pub fn set_substitute(&self, substitute: Weak<dyn Substitute>) {
         // An inbox has one thread.
         let _ = self.substitute.set(substitute);
     }
 
-    /// Who works for the thread while it sleeps.
+    /// Returns the substitute that works for the thread while it sleeps.
     pub fn substitute(&self) -> Option<Arc<dyn Substitute>> {
         self.substitute.get().and_then(Weak::upgrade)
     }
 
-    /// The same as [`Self::put`]; if the thread sleeps, its substitute handles the packet at once, on this thread. The
-    /// caller must hold nothing for which others wait.
+    /// Puts a packet into the inbox, like [`Self::put`]. If the thread sleeps, its substitute handles the packet at
+    /// once, on this thread. The caller must hold nothing for which others wait.
     pub fn put_or_handle(&self, packet: Packet, spare: &mut Vec<u8>) -> bool {
         let taken = self.put_quietly(packet, spare);
         let is_handled = || self.substitute().is_some_and(|substitute| substitute.handle_packets());
@@ -359,8 +360,8 @@ impl<Q: Enqueue> Inbox<Q> {
         self.asleep.swap(false, Ordering::Relaxed)
     }
 
-    /// Called by a substitute that found something in the inbox after it said that the thread sleeps: whether nobody
-    /// else has seen that, so that it must go on.
+    /// Is true if nobody else has seen that something is in the inbox, so that the caller must go on: a substitute
+    /// that said that the thread sleeps, and found something then.
     pub fn must_go_on(&self) -> bool {
         self.asleep.swap(false, Ordering::Relaxed)
     }
@@ -371,25 +372,24 @@ impl<Q: Enqueue> Inbox<Q> {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Whether the thread was woken since it last looked for what woke it ([`Self::drain`]).
+    /// Is true if the thread was woken since it last looked for what woke it ([`Self::drain`]).
     pub fn is_woken(&self) -> bool {
         self.woken.load(Ordering::Acquire)
     }
 
-    /// Whether something is in the inbox.
     pub fn has_any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Called by the thread: takes everything out of the inbox, and returns the buffers of earlier packets.
+    /// Takes everything out of the inbox, and returns the buffers of earlier packets. The thread calls it.
     pub fn take(&self, arrivals: &mut Arrivals<Q>) {
         if self.has_any() && self.any.swap(false, Ordering::Acquire) {
             self.lock().exchange(arrivals);
         }
     }
 
-    /// Called by a substitute: takes packets out of the inbox. False if there are messages, which only the thread itself
-    /// answers; then everything stays.
+    /// Takes packets out of the inbox. A substitute calls it. Returns false if there are messages, which only the
+    /// thread itself answers; then everything stays.
     pub fn take_packets(&self, arrivals: &mut Arrivals<Q>) -> bool {
         // Whoever puts something there says so afterwards.
         if !self.has_any() {
@@ -405,20 +405,20 @@ impl<Q: Enqueue> Inbox<Q> {
         true
     }
 
-    /// Called by the idle thread: returns the room of handled packets.
+    /// Returns the room of handled packets. The idle thread calls it.
     pub fn settle(&self, arrivals: &mut Arrivals<Q>) {
         if arrivals.gone > 0 {
             self.lock().room.release(std::mem::take(&mut arrivals.gone));
         }
     }
 
-    /// Called by the thread after it slept, and by a substitute before it works.
+    /// Marks the thread as awake. The thread calls it after it slept, and a substitute before it works.
     pub fn set_awake(&self) {
-        // Whoever does not see that wakes the thread in vain.
+        // A thread that does not see that wakes the thread needlessly.
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Called by the thread before it sleeps. Returns whether something is in the inbox, so that it must not
+    /// Marks the thread as asleep, before it sleeps. Returns whether something is in the inbox, so that it must not
     /// sleep.
     pub fn set_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
@@ -426,7 +426,7 @@ impl<Q: Enqueue> Inbox<Q> {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Called by the thread after it woke.
+    /// Takes note of what woke the thread. The thread calls it after it woke.
     pub fn drain(&self) {
         self.woken.store(false, Ordering::Relaxed);
         let mut events = [const { MaybeUninit::uninit() }; 3];
@@ -449,7 +449,7 @@ mod tests {
     use crate::base::budget::HostBudget;
     use std::net::Ipv6Addr;
 
-    /// A message that nobody asks.
+    /// A message that is never sent.
     #[derive(Debug)]
     enum Never {}
 
@@ -485,7 +485,7 @@ mod tests {
         let all = bytes.iter().sum::<usize>();
         assert!((100 << 20..=128 << 20).contains(&all), "{all}");
         assert!((60 << 20..=64 << 20).contains(&bytes[0]), "one has half of what is left: {}", bytes[0]);
-        // What the thread took counts until it is returned.
+        // Packets that the thread took count until they are returned.
         let mut arrivals = Arrivals::default();
         inboxes[0].take(&mut arrivals);
         assert_eq!((arrivals.packets.len() * LEN, fill(&inboxes[0], LEN) / (1 << 20)), (bytes[0], 0));
@@ -498,7 +498,7 @@ mod tests {
         assert!(budget.take_packets(0, 64 << 20), "all is given back");
     }
 
-    /// Says what it was told to say, and counts how often it was asked.
+    /// A substitute that says what it was told to say, and counts how often it was asked.
     #[derive(Debug)]
     struct Answers(bool, std::sync::atomic::AtomicU32);
 
@@ -561,7 +561,7 @@ mod tests {
             // Once is enough until it sleeps again.
             put();
             assert_eq!((answers.1.load(Ordering::Relaxed), is_woken()), (1, false));
-            // What came while somebody else was at it, who saw it: that one must not go on.
+            // If another thread saw what came meanwhile, the substitute must not go on.
             inbox.set_asleep();
             assert!(inbox.must_go_on() && !inbox.must_go_on());
             // A substitute that is gone wakes it, too.

@@ -1,17 +1,18 @@
 //! The RDMA device of each guest (a host channel adapter, in the standard's words), in the daemon.
 //!
 //! Owns: the sockets on which applications ask for protection domains, memory regions, completion queues and queue
-//! pairs; one thread for each application, which runs the transport (`rdma`) of its queue pairs and is the only one
-//! that touches its memory, unless that is of windows (`client/run.rs`); the way of packets from one to another on this
-//! host.
+//! pairs; one thread for each application, which runs the transport (`rdma`) of its queue pairs, and which alone touches
+//! the application's memory, unless that is in windows (`client/run.rs`); the way of packets between applications of
+//! this host.
 //!
 //! Must not know: how packets travel between hosts, and what rules there are. It asks those by addresses ([`Rules`]).
 //!
 //! A request of a program walks down one stair. `client`, the program's thread in the daemon, takes it out of the
-//! shared queue of its queue pair (`qp`). The transport (crate `rdma`) makes packets of it. `transfer` copies the payload
-//! out of the program's memory into them (`transfer/carry.rs`), and puts them into the `inbox` of the peer's thread, or
-//! into the ring of the guest's port (`net/wire.rs`). Only the transport calls back: `transfer/carry.rs` has the
-//! functions that it calls. A packet that comes walks the same stair. A folder imports only itself and those below it:
+//! shared queue of its queue pair (`qp`). The transport (crate `rdma`) makes packets of it. `transfer` copies the
+//! payload out of the program's memory into them (`transfer/carry.rs`), and puts them into the `inbox` of the peer's
+//! thread, or into the ring of the guest's port (`net/wire.rs`). Only the transport calls back: `transfer/carry.rs`
+//! has the functions that it calls. A packet that comes walks the same stair. A folder imports only itself and those
+//! below it:
 //!
 //! | folder | owns |
 //! |---|---|

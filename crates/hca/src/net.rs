@@ -1,5 +1,5 @@
-//! Owns the devices of the host and the ways between them: addresses, paths, multicast groups, frames of the guest's port.
-//! May import `streams` and what stands below it.
+//! Owns the devices of the host and the ways between them: addresses, paths, multicast groups, frames of the guest's
+//! port. May import `streams` and what stands below it.
 
 pub(crate) mod adapter;
 pub(crate) mod fabric;

@@ -1,5 +1,5 @@
-//! Owns queue pairs with their transport: it moves requests and packets between queues in shared memory and the transport
-//! (`rdma`). May import `transfer` and what stands below it.
+//! Owns queue pairs with their transport: it moves requests and packets between queues in shared memory and the
+//! transport (`rdma`). May import `transfer` and what stands below it.
 
 pub(crate) mod create;
 mod describe;
@@ -27,12 +27,12 @@ use uverbs::{Corrupt, QpState, WorkRequest};
 
 /// How long after a queue pair entered the error state it checks again for receives that were posted before.
 const LATER: Duration = Duration::from_millis(1);
-/// How many times a queue pair sends more in its turn after it has heard answers to what it handed over.
+/// How many times a queue pair sends more in its turn after it has handled answers to packets that it delivered
+/// synchronously.
 const ROUNDS: u32 = 2;
 /// Why a queue pair is in an error state that no peer caused.
 const OWN_REQUEST: &str = "a request of its own failed";
 
-/// The transport of a queue pair.
 #[derive(Debug)]
 pub(crate) enum Transport {
     None,
@@ -40,14 +40,13 @@ pub(crate) enum Transport {
     Datagram(DatagramPair),
 }
 
-/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub endpoint: Endpoint,
     pub transport: Transport,
-    /// It is in the list of ready queue pairs.
+    /// True if it is in the list of ready queue pairs.
     pub is_ready: bool,
-    /// By when it must work again.
+    /// When it must work again at the latest.
     pub deadline: Option<Duration>,
 }
 
@@ -88,7 +87,8 @@ impl Qp {
         self.settle(context);
     }
 
-    /// Handles a packet that its peer hands over. False, with nothing done, if it does not come from the peer.
+    /// Handles a packet that its peer delivers synchronously. Returns false, with nothing done, if it does not come
+    /// from the peer.
     pub fn receive_sync(&mut self, delivered: &SyncPacket<'_>, context: &mut Context) -> bool {
         let Transport::Connected(connected) = &mut self.transport else { return false };
         let is_peers =
@@ -103,7 +103,8 @@ impl Qp {
         true
     }
 
-    /// Does a brief message that its peer hands over. False, with nothing done, if it must come in a packet.
+    /// Does a short message that its peer delivers synchronously. Returns false, with nothing done, if it must come
+    /// in a packet.
     pub fn serve(&mut self, delivered: &mut SyncMessage<'_>, context: &mut Context) -> bool {
         let Transport::Connected(connected) = &mut self.transport else { return false };
         let is_peers =
@@ -124,7 +125,7 @@ impl Qp {
         true
     }
 
-    /// Handles the answers to what it handed over. Returns whether there were any.
+    /// Handles the answers to packets that it delivered synchronously. Returns false if there were none.
     fn hear_answers(&mut self, now: Duration, context: &mut Context) -> bool {
         if context.answers.is_open() || context.answers.is_empty() {
             return false;

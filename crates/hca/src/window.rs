@@ -38,7 +38,7 @@ use uverbs::{Memory, MemoryError, PAGE, Part, Uuid, WindowHeader, WindowKind};
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Bytes of the largest page that a file system may use where the file is longer than that.
+/// Bytes of the largest page that a file system may use: a file takes memory for a whole page at its end.
 const HUGE_PAGE: u64 = 2 << 20;
 
 /// Most pieces of windows that one program has at a time.
@@ -47,7 +47,7 @@ pub(crate) const PIECES: u32 = 1 << 16;
 /// Why a file can't be a window.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
-    /// What the kernel says.
+    /// The kernel refuses.
     #[error("{0}")]
     Kernel(#[from] Errno),
     /// It can't be mapped.
@@ -83,25 +83,26 @@ pub(crate) enum NoPages {
 #[derive(Debug)]
 pub(crate) struct Account {
     window: Weak<Window>,
-    /// Of the program, in the window's notes.
+    /// The number of the program in the window's notes.
     number: u16,
     guest: String,
     pid: i32,
-    /// The name of a machine's program, as it claims.
+    /// The name of a program in a virtual machine, as it claims.
     program: Option<String>,
     bytes: AtomicU64,
     pieces: AtomicU32,
-    /// The device closes, not the program: what it has stays as it is.
+    /// True if the device closes, not the program: its pages stay as they are.
     is_orphaned: AtomicBool,
 }
 
 impl Account {
-    /// From now on, pages that are given back stay as they are, and nobody gets them: the program may still use them.
+    /// Orphans the program's pages: from now on, pages that are given back stay as they are, and nobody gets them,
+    /// since the program may still use them.
     pub fn leave(&self) {
         self.is_orphaned.store(true, Ordering::Relaxed);
     }
 
-    /// The same, and its program has ended: nobody gets the pages before its peers of now have ended, too.
+    /// Orphans the pages of a program that has ended: nobody gets them before its present peers have ended, too.
     pub fn leave_to_peers(&self) {
         self.leave();
         if let Some(window) = self.window.upgrade() {
@@ -109,7 +110,7 @@ impl Account {
         }
     }
 
-    /// Notes that its program is given access to pages of others.
+    /// Notes that the program is given access to pages of others.
     pub fn share(&self) {
         if let Some(window) = self.window.upgrade() {
             let mut state = lock(&window.state);
@@ -134,9 +135,9 @@ impl Drop for Account {
 /// The description of a program that has pages of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowUser {
-    /// Its guest.
+    /// The guest to which it belongs.
     pub guest: String,
-    /// Its process number: in the virtual machine, as it claims, or in the daemon's namespace.
+    /// The process number: in the virtual machine, as the program claims, or in the daemon's namespace.
     pub pid: i32,
     /// The name of a program in a virtual machine, as it claims; `None`: it is in a container.
     pub program: Option<String>,
@@ -147,11 +148,11 @@ pub struct WindowUser {
 /// The description of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowDescription {
-    /// Whose it is.
+    /// Whether the window is for one guest or for a trust.
     pub kind: WindowKind,
     /// The guest, or the trust.
     pub name: String,
-    /// Its identifier.
+    /// The identifier of the window.
     pub uuid: Uuid,
     /// Bytes that programs may have together.
     pub len: u64,
@@ -159,7 +160,7 @@ pub struct WindowDescription {
     pub used: u64,
     /// Bytes that programs of an earlier device may still have.
     pub orphaned: u64,
-    /// Who has them.
+    /// The programs that have bytes of it.
     pub programs: Vec<WindowUser>,
 }
 
@@ -167,7 +168,7 @@ pub struct WindowDescription {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     memory: Arc<Memory>,
-    /// What is noted of its pages, if there is room for that.
+    /// The note of which pages are taken, if there is room for it.
     bitmap: Option<PageBitmap>,
     /// Set when memory of the window went away.
     pub fault: Arc<FaultWord>,
@@ -176,7 +177,7 @@ pub(crate) struct Mapping {
 #[derive(Debug, Default)]
 struct State {
     free: Ranges,
-    /// Programs, and what those of an earlier device may still use.
+    /// The programs that have pages, and those of an earlier device that may still use pages.
     owners: Owners,
     used: HashMap<String, u64>,
     accounts: Vec<Weak<Account>>,
@@ -184,7 +185,7 @@ struct State {
 
 const _: () = assert!(CHALLENGES == u64::BITS as u64);
 
-/// A window.
+/// A window of a guest, or of a trust, and who has which of its pages.
 #[derive(Debug)]
 pub struct Window {
     file: OwnedFd,
@@ -196,7 +197,7 @@ pub struct Window {
     len: u64,
     mapping: Mutex<Arc<Mapping>>,
     state: Mutex<State>,
-    /// What the next daemon finds of that.
+    /// The record for the next daemon of who has which pages.
     notes: Option<WindowNotes>,
     /// The pages of challenges that are in use, one bit each. Streams that prove nothing wait for no program.
     challenges: Mutex<u64>,
@@ -208,7 +209,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Window {
-    /// [`Self::open_noted`], of which nothing was noted.
+    /// Opens a window of which nothing was noted, like [`Self::open_noted`].
     ///
     /// # Errors
     /// As there.
@@ -216,13 +217,13 @@ impl Window {
         Self::open_noted(file, kind, uuid, name, None)
     }
 
-    /// Maps a window's file, whose size and information block the caller has seen to, and writes its header. What
-    /// programs of a daemon before this one have, as that noted, nobody gets before they give it back
-    /// ([`uverbs::Request::FreePages`]), or have ended ([`Self::sweep`]). If nothing is noted, all pages that are not
-    /// empty may be theirs.
+    /// Maps a window's file, whose size and information block the caller has checked, and writes its header. Nobody
+    /// gets pages that programs of a daemon before this one have, according to `notes`, before the programs give
+    /// them back ([`uverbs::Request::FreePages`]) or have ended ([`Self::sweep`]). If nothing is noted, all pages
+    /// that are not empty may be theirs.
     ///
     /// # Errors
-    /// If it is too small, or can't be mapped.
+    /// It is too small, or can't be mapped.
     pub fn open_noted(
         file: OwnedFd,
         kind: WindowKind,
@@ -245,7 +246,7 @@ impl Window {
         Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, notes, challenges, faults }))
     }
 
-    /// Its identifier.
+    /// Returns the identifier of the window.
     #[must_use]
     pub const fn uuid(&self) -> Uuid {
         self.uuid
@@ -259,7 +260,7 @@ impl Window {
         self.file.as_fd()
     }
 
-    /// What there is to tell about it.
+    /// Describes the window and the programs that have pages of it.
     #[must_use]
     pub fn describe(&self) -> WindowDescription {
         // The last one to have an account locks the state.
@@ -286,8 +287,8 @@ impl Window {
         }
     }
 
-    /// The mapping. A new one, if memory of the last one went away: the file has its size again then, so that whoever
-    /// may write it, and cut it, harms those alone who had it at that time.
+    /// Returns the mapping. If memory of the last mapping went away, restores the size of the file and maps it
+    /// anew: whoever may write the file, and cut it, harms only programs that had the window at that time.
     pub(crate) fn mapping(&self) -> Result<Arc<Mapping>, MemoryError> {
         let mut mapping = lock(&self.mapping);
         if mapping.fault.get().is_some() {
@@ -305,26 +306,26 @@ impl Window {
             *mapping = Arc::new(map(&self.file, len, &header)?);
             let new = mapping.clone();
             drop(mapping);
-            // What was noted went away as well.
+            // The bitmap went away as well.
             new.bitmap.iter().for_each(|bitmap| bitmap.note_all(&lock(&self.state).free));
             return Ok(new);
         }
         Ok(mapping.clone())
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file, bytes.
     const fn file_len(&self) -> u64 {
         DATA + self.len
     }
 
-    /// Cuts off what somebody who may write the file made it longer by, and pages behind its end
-    /// (`FALLOC_FL_KEEP_SIZE`). They are nobody's, and take memory that other windows of the file system need. Where
-    /// the file is too short, [`Self::mapping`] sees to it.
+    /// Cuts off bytes by which somebody who may write the file made it longer, and pages behind its end
+    /// (`FALLOC_FL_KEEP_SIZE`). They belong to nobody, and take memory that other windows of the file system need.
+    /// A file that is too short is restored by [`Self::mapping`].
     pub fn cut_excess(&self) {
         let Ok(stat) = fstat(&self.file) else { return };
         let needs = self.file_len();
         let (has, takes) = (stat.st_size.cast_unsigned(), 512 * stat.st_blocks.cast_unsigned());
-        // Its last page may be a huge one.
+        // The last page may be a huge one.
         let is_large = has > needs || takes > needs.next_multiple_of(HUGE_PAGE);
         if is_large && ftruncate(&self.file, has.min(needs)).is_ok() {
             self.faults.warn(&format_args!(
@@ -336,7 +337,7 @@ impl Window {
         }
     }
 
-    /// Begins to count what a program has. `program`: the name of one in a virtual machine.
+    /// Starts to count the pages of a program. `program`: the name of one in a virtual machine.
     ///
     /// # Errors
     /// Too many programs have pages, or it can't be noted.
@@ -360,7 +361,7 @@ impl Window {
         Ok(account)
     }
 
-    /// Notes what is known of a program.
+    /// Writes the note of a program to the record.
     fn note_program(&self, owners: &Owners, number: u16) -> Result<(), Errno> {
         self.notes.as_ref().map_or(Ok(()), |notes| notes.enlist(number, owners.note(number)))
     }
@@ -388,7 +389,8 @@ impl Window {
         }
         let pieces = {
             let mut state = lock(&self.state);
-            // What its programs left is its own as well: else it could leave all of them, one program after the other.
+            // Orphaned pages of a guest's programs count as the guest's: else it could orphan all pages, one
+            // program after the other.
             let has = state.used.get(&account.guest).copied().unwrap_or(0)
                 + state.owners.orphaned_bytes(Some(&account.guest));
             let left = state.free.bytes().checked_sub(len).ok_or(exhausted)?;
@@ -440,11 +442,11 @@ impl Window {
         }
     }
 
-    /// These pages are nobody's.
+    /// Returns pages that nobody has to the free ones.
     fn put_back(&self, state: &mut State, start: u64, len: u64) {
         state.free.add(start, len);
         lock(&self.mapping).note(start, len, false);
-        // Where it can't be noted, the next daemon frees them once the program has ended.
+        // If it can't be noted, the next daemon frees them once the program has ended.
         let _ = self.note_pages(start, len, None);
     }
 
@@ -460,8 +462,8 @@ impl Window {
     }
 }
 
-/// Maps the data of a window, and writes its header. The pages that the daemon itself writes are there from then on: a
-/// file system that others filled later can't make the window's programs end when a challenge is written.
+/// Maps the data of a window, and writes its header. The pages that the daemon itself writes get their memory here:
+/// if others filled the file system later, writing a challenge would otherwise end the window's programs.
 fn map(file: &OwnedFd, len: u64, header: &WindowHeader) -> Result<Mapping, MemoryError> {
     let fault = Arc::new(FaultWord::new());
     let memory = Memory::open_window(file, DATA, len)?.guarded(&fault)?;
@@ -481,7 +483,8 @@ impl Mapping {
     }
 }
 
-/// Pages of a window that somebody has. They are zeroed and free again when the last one drops them.
+/// Pages of a window that a program or the device has. They are zeroed and free again when the last user drops
+/// them.
 #[derive(Debug)]
 pub(crate) struct Pages {
     window: Arc<Window>,
@@ -489,9 +492,10 @@ pub(crate) struct Pages {
     account: Arc<Account>,
     offset: u64,
     len: u64,
-    /// Somebody may go on using them, whatever the program says.
+    /// True if somebody may go on using them, whatever the program says.
     is_orphaned: AtomicBool,
-    /// As of their account: the program may go on using them, until it gives them back.
+    /// True if the program may go on using them, until it gives them back. The account has such a flag for all its
+    /// pages.
     is_abandoned: AtomicBool,
     is_given_back: AtomicBool,
 }
@@ -501,38 +505,38 @@ impl Pages {
         &self.window
     }
 
-    /// Where they are.
+    /// Returns the part of the window that they are.
     pub fn part(&self) -> Part {
         Part { window: self.window.kind, offset: self.offset, len: self.len }
     }
 
-    /// Whether memory of the window went away since the program got them.
+    /// Is true if memory of the window went away since the program got them.
     pub fn are_faulty(&self) -> bool {
         self.mapping.fault.get().is_some()
     }
 
-    /// When they are given back, they stay as they are, and nobody gets them.
+    /// Orphans them: when they are dropped, they stay as they are, and nobody gets them.
     pub fn leave(&self) {
         self.is_orphaned.store(true, Ordering::Relaxed);
     }
 
-    /// The same, unless the program gives them back itself.
+    /// Orphans them, unless the program gives them back itself.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// The program uses them no more.
+    /// Notes that the program uses them no more.
     pub fn give_back(&self) {
         self.is_given_back.store(true, Ordering::Relaxed);
     }
 
-    /// The piece of them at this place of the window, which keeps all of them; `None` if not all of it is theirs.
+    /// Returns the memory of a part of them, which keeps all of them; `None` if not all of the part is theirs.
     pub fn view(self: &Arc<Self>, offset: u64, len: u64) -> Option<Memory> {
         let is_theirs = offset.checked_sub(self.offset)?.checked_add(len)? <= self.len;
         if is_theirs { self.mapping.memory.view(offset, len, self.clone()) } else { None }
     }
 
-    /// The same for their first bytes.
+    /// Returns the memory of their first bytes.
     pub fn first(self: &Arc<Self>, len: usize) -> Option<Memory> {
         self.view(self.offset, len as u64)
     }

@@ -1,9 +1,9 @@
-//! What verbs take from the daemon: objects, descriptors, mappings and memory. They are counted for all applications
-//! of a device together; descriptors and mappings also for all devices together.
+//! Counts what verbs take from the daemon: objects, descriptors, mappings and memory. They are counted for all
+//! applications of a device together; descriptors and mappings also for all devices together.
 //!
-//! Verbs may use half of the descriptors and mappings that the kernel allows the daemon. The other half stays free for
-//! VMs, wires and the control plane. No device may take more of them than what is then left. So however many devices
-//! take all they can, something is left for the next one.
+//! Verbs may use half of the descriptors and mappings that the kernel allows the daemon. The other half stays free
+//! for VMs, wires and the control plane. A device may take no more of them than what is then left, so something is
+//! left for the next device, however many devices take all they can.
 
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,6 @@ const PACKETS: u64 = 128 << 20;
 /// Descriptors and mappings if the kernel does not report how many are allowed: its usual limits.
 const USUAL: Use = Use { descriptors: 1024, mappings: 65530 };
 
-/// A number of descriptors and mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     pub descriptors: u64,
@@ -30,7 +29,7 @@ impl Use {
         Self { descriptors: self.descriptors - other.descriptors, mappings: self.mappings - other.mappings }
     }
 
-    /// What is left of this limit after `other` is taken; nothing if that is more.
+    /// Returns what is left of this limit after `other` is taken; nothing if that is more.
     const fn left_by(self, other: Self) -> Self {
         Self {
             descriptors: self.descriptors.saturating_sub(other.descriptors),
@@ -51,7 +50,7 @@ pub(crate) struct HostBudget {
 }
 
 impl HostBudget {
-    /// Half of what the kernel allows this process.
+    /// Allows verbs half of what the kernel allows this process.
     pub fn of_process() -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(USUAL.descriptors);
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
@@ -83,13 +82,11 @@ impl HostBudget {
         *used = used.minus(taken);
     }
 
-    /// What is taken.
     pub fn taken(&self) -> Use {
         *self.used()
     }
 }
 
-/// Objects that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Client,
@@ -120,14 +117,15 @@ impl Kind {
         }
     }
 
-    /// The most that one object takes.
+    /// Returns the most that one object of this kind takes.
     const fn takes(self) -> Use {
         let (descriptors, mappings) = match self {
-            // Its connection, its inbox (2), its events, its table of regions, its memory, its process for each window
-            // (2), and eleven in transit to or from it; its doorbells, its table of regions, its thread's stacks and
-            // arena (6).
+            // 19 descriptors: the connection, the inbox (2), the events, the table of regions, the memory, the
+            // process for each window (2), and eleven in transit to or from the program. 8 mappings: the doorbells,
+            // the table of regions, the thread's stacks and arena (6).
             Self::Client => (19, 8),
-            // Its memory, its list of requests, and a session in each direction.
+            // The descriptor of its memory; mappings: its memory, its list of requests, and a direct session in
+            // each direction.
             Self::QueuePair => (1, 4),
             Self::CompletionQueue | Self::SharedQueue | Self::Pages => (1, 1),
             Self::Channel | Self::Process => (1, 0),
@@ -157,28 +155,28 @@ struct Sums {
     counts: [u32; Kind::COUNT],
     uses: Use,
     bytes: u64,
-    /// The limit of bytes.
+    /// The limit of `bytes`.
     most: u64,
 }
 
 impl Sums {
-    /// The sum after adding this many bytes.
+    /// Returns the sum after adding this many bytes, if it is within the limit.
     fn with(&self, bytes: u64) -> Result<u64, Exhausted> {
         self.bytes.checked_add(bytes).filter(|sum| *sum <= self.most).ok_or(Exhausted::Memory(self.most))
     }
 }
 
-/// What the applications of a device use together, and their limits.
+/// The sums of what the applications of a device use, and their limits.
 #[derive(Debug)]
 pub(crate) struct DeviceBudget {
     sums: Mutex<Sums>,
-    /// Bytes of packets.
+    /// Bytes of packets that wait.
     packets: AtomicU64,
     host_budget: Arc<HostBudget>,
 }
 
 impl DeviceBudget {
-    /// For a device whose queues and tables of regions may have `queues` bytes.
+    /// Creates the budget of a device whose queues and tables of regions may have `queues` bytes.
     pub fn new(host_budget: Arc<HostBudget>, queues: u64) -> Self {
         let sums = Sums { most: queues, ..Sums::default() };
         Self { sums: Mutex::new(sums), packets: AtomicU64::new(0), host_budget }
@@ -221,13 +219,11 @@ impl DeviceBudget {
         self.sums().bytes -= bytes;
     }
 
-    /// Bytes that are taken.
     #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.sums().bytes
     }
 
-    /// How many of this kind are taken.
     #[cfg(test)]
     pub fn count(&self, kind: Kind) -> u32 {
         self.sums().counts[kind as usize]

@@ -3,13 +3,11 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// The time now.
 pub(crate) fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
-/// The time now, in nanoseconds.
 pub(crate) fn monotonic_nanoseconds() -> u64 {
     monotonic().as_nanos() as u64
 }

@@ -2,7 +2,6 @@
 
 macro_rules! counters {
     ($($counter:ident = $name:literal, $help:literal;)*) => {
-        /// A counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Counter {
             $(#[doc = $help] $counter,)*
@@ -47,17 +46,15 @@ counters! {
     AtomicBusy = "atomic_busy", "Atomic requests left without an answer, since others were at work for too long.";
 }
 
-/// Counters of something.
+/// The values of all counters of a device or an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters([u64; COUNTERS.len()]);
 
 impl Counters {
-    /// Adds to a counter.
     pub(crate) const fn add(&mut self, counter: Counter, more: u64) {
         self.0[counter as usize] += more;
     }
 
-    /// Adds what the transport of a connection counted.
     pub(crate) fn add_connection(&mut self, counts: &rdma::Counts) {
         for (counter, value) in [
             (Counter::OutOfSequence, counts.out_of_sequence),
@@ -72,13 +69,13 @@ impl Counters {
         }
     }
 
-    /// The value of the counter with this name.
+    /// Returns the value of the counter with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// All counters, with their names.
+    /// Returns all counters with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         COUNTERS.into_iter().map(|(name, _)| name).zip(self.0)
     }

@@ -19,7 +19,7 @@ impl NetworkHeader {
         self.source.to_ipv4_mapped().is_some()
     }
 
-    /// Its own length, bytes.
+    /// Returns the length of the header, bytes.
     pub const fn len(&self) -> usize {
         if self.is_v4() { proto::IPV4_LEN } else { proto::IPV6_LEN }
     }
@@ -56,8 +56,8 @@ impl NetworkHeader {
         )
     }
 
-    /// The header as the receiver of a datagram finds it before the payload (IBTA A17.4.4): IPv6's, or IPv4's after 20
-    /// zeroes. `len` is the length of the UDP payload.
+    /// Returns the header as the receiver of a datagram finds it before the payload (IBTA A17.4.4): the IPv6
+    /// header, or 20 zeroes and the IPv4 header. `len` is the length of the UDP payload.
     pub fn received(&self, len: usize) -> [u8; rdma::NETWORK_HEADER] {
         let mut received = [0; rdma::NETWORK_HEADER];
         let at = rdma::NETWORK_HEADER - self.len();
@@ -67,18 +67,18 @@ impl NetworkHeader {
     }
 }
 
-/// Whether a GID is a multicast address, IPv6 or mapped IPv4.
+/// Is true if a GID is a multicast address, IPv6 or mapped IPv4.
 pub(crate) fn is_group(gid: Ipv6Addr) -> bool {
     gid.to_ipv4_mapped().map_or(gid.is_multicast(), |v4| v4.is_multicast())
 }
 
-/// Whether both are addresses of the same IP version.
+/// Is true if both addresses are of the same IP version.
 pub(crate) fn same_version(a: Ipv6Addr, b: Ipv6Addr) -> bool {
     a.to_ipv4_mapped().is_some() == b.to_ipv4_mapped().is_some()
 }
 
-/// The UDP source port of a connection's packets: from the flow label, or from both queue pairs' numbers (IBTA A17.9.2
-/// requires one for each flow; Linux computes it this way).
+/// Returns the UDP source port of a connection's packets, computed from the flow label or, without one, from the
+/// numbers of both queue pairs (IBTA A17.9.2 requires one port for each flow; Linux computes it this way).
 pub(crate) const fn source_port(flow_label: u32, qpn: Qpn, peer: Qpn) -> u16 {
     let label = if flow_label != 0 {
         flow_label

@@ -34,18 +34,9 @@ macro_rules! id {
     };
 }
 
-id!(
-    /// A protection domain of an application.
-    PdId
-);
-id!(
-    /// A completion queue of an application.
-    CqId
-);
-id!(
-    /// A shared receive queue of an application.
-    SrqId
-);
+id!(PdId);
+id!(CqId);
+id!(SrqId);
 id!(
     /// The number of a queue pair: 24 bits, unique within a device.
     Qpn
@@ -60,7 +51,7 @@ id!(
 );
 
 impl Key {
-    /// The key without its lowest byte, which the application chooses for windows.
+    /// Returns the key without its lowest byte, which the application chooses for windows.
     pub const fn index(self) -> MwId {
         MwId(self.0 >> 8)
     }

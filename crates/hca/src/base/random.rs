@@ -2,10 +2,7 @@
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A random number from the kernel.
-///
-/// # Panics
-/// Never: after its start, the kernel provides that many bytes at once.
+/// Returns a random number from the kernel. After its start, the kernel provides that many bytes at once.
 pub(crate) fn number() -> u32 {
     let mut bytes = [0; 4];
     while getrandom(&mut bytes, GetRandomFlags::empty()).is_err() {}

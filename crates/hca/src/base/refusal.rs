@@ -3,29 +3,29 @@
 use rustix::io::Errno;
 use uverbs::{Given, Refusal, Reply};
 
-/// A reply with what goes along, or a refusal.
+/// A reply with the memory and sockets that go along, or a refusal.
 pub(crate) type Answer = Result<(Reply, Vec<Given>), Refusal>;
 
 pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { errno: errno.raw_os_error(), message: message.into() })
 }
 
-/// The refusal if the kernel's or the guest's limits are reached.
+/// Makes the refusal for a limit of the kernel or the guest that is reached.
 pub(crate) fn no_memory(error: impl std::fmt::Display) -> Refusal {
     Refusal { errno: Errno::NOMEM.raw_os_error(), message: error.to_string() }
 }
 
-/// The answer to a request that creates nothing.
+/// Answers a request that creates nothing.
 pub(crate) const fn done() -> Answer {
     Ok((Reply::Done, Vec::new()))
 }
 
-/// A reply with nothing along.
+/// Makes an answer with nothing along.
 pub(crate) const fn reply(reply: Reply) -> Answer {
     Ok((reply, Vec::new()))
 }
 
-/// The object that a request names by its handle, or a refusal.
+/// Returns the object that a request names by its handle, or refuses the request if there is none.
 pub(crate) fn found<T>(what: Option<T>, name: &str) -> Result<T, Refusal> {
     what.map_or_else(|| refuse(Errno::INVAL, format!("there is no such {name}")), Ok)
 }

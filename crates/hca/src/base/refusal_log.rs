@@ -4,13 +4,13 @@ use crate::base::clock::monotonic;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Something is logged no more often than this.
+/// The shortest time between two log lines.
 const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// Logs no more often than people can read.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
-    /// When something was logged, and how often that was left out since.
+    /// When something was logged last, and how often it was left out since.
     told: Mutex<(Option<Duration>, u64)>,
 }
 
@@ -20,7 +20,6 @@ impl RefusalLog {
         self.warn(&format_args!("an application is refused: {error}"));
     }
 
-    /// Logs this.
     pub fn warn(&self, text: &dyn std::fmt::Display) {
         let untold = {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

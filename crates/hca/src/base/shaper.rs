@@ -14,7 +14,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// How long this many bytes take, nanoseconds.
+    /// Returns how long this many bytes take, nanoseconds.
     fn nanoseconds(self, bytes: u64) -> u64 {
         let time = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second.max(1));
         u64::try_from(time).unwrap_or(u64::MAX)
@@ -45,13 +45,12 @@ impl Shaper {
         (bits_per_second > 0).then_some(Rate { bits_per_second, burst_bytes })
     }
 
-    /// Whether there is a rate.
     pub fn is_set(&self) -> bool {
         self.rate().is_some()
     }
 
-    /// How many frames of `frame` bytes may be sent now, at most `most`. One frame may always be sent when no time is
-    /// owed, however small the burst.
+    /// Returns how many frames of `frame` bytes may be sent now, at most `most`. One frame may always be sent when
+    /// no time is owed, however small the burst.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         let Some(rate) = self.rate() else { return most };
         let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);
@@ -63,7 +62,7 @@ impl Shaper {
         most.min((left / rate.nanoseconds(frame).max(1)) as usize)
     }
 
-    /// How long until there is room for a frame of `frame` bytes.
+    /// Returns how long it takes until there is room for a frame of `frame` bytes.
     pub fn wait(&self, now: Duration, frame: u64) -> Duration {
         let Some(rate) = self.rate() else { return Duration::ZERO };
         let owed = self.until.load(Ordering::Relaxed).saturating_sub(now.as_nanos() as u64);

@@ -19,25 +19,26 @@ pub struct DeviceSpec {
     pub guest: String,
     /// The VRF of its network. Devices in the same VRF reach each other.
     pub vrf: u32,
-    /// Its MAC.
+    /// The MAC of the guest's port.
     pub mac: [u8; 6],
-    /// Its addresses.
+    /// The addresses of the guest, without the link-local one.
     pub addresses: Vec<IpAddr>,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Limits.
+    /// How much its applications may take.
     pub limits: Limits,
     /// If two guests have the same word here, their applications may share memory when they run as the same user.
     pub trust: Option<String>,
-    /// Its packets to guests of this host go through the vRouter too, because it is mirrored or has a rate.
+    /// True if packets to guests of this host go through the vRouter too, because the guest is mirrored or has a
+    /// rate.
     pub is_watched: bool,
-    /// Its rate.
+    /// How much the guest may send; `None`: as much as it likes.
     pub rate: Option<Rate>,
 }
 
 impl DeviceSpec {
-    /// Its GIDs: first the link-local address derived from its MAC (RFC 4291, appendix A), then its addresses, IPv4
-    /// ones mapped.
+    /// Returns the GIDs: first the link-local address derived from the MAC (RFC 4291, appendix A), then the
+    /// addresses, IPv4 ones mapped.
     #[must_use]
     pub fn gids(&self) -> Vec<Ipv6Addr> {
         let mapped = |address: &IpAddr| match address {
@@ -47,36 +48,36 @@ impl DeviceSpec {
         std::iter::once(Mac(self.mac).link_local()).chain(self.addresses.iter().map(mapped)).collect()
     }
 
-    /// An address of this device and one of the other, both of the same IP version.
+    /// Returns an address of this device and one of the other device, both of the same IP version.
     pub(crate) fn pair(&self, other: &Self) -> Option<(Ipv6Addr, Ipv6Addr)> {
         let (own, others) = (self.gids(), other.gids());
         let pairs = own.iter().skip(1).flat_map(|a| others.iter().skip(1).map(move |b| (*a, *b)));
         pairs.into_iter().find(|(a, b)| a.to_ipv4_mapped().is_some() == b.to_ipv4_mapped().is_some())
     }
 
-    /// EUI-64 of its MAC.
+    /// Returns the EUI-64 of the MAC.
     #[must_use]
     pub fn guid(&self) -> u64 {
         u128::from(Mac(self.mac).link_local()) as u64
     }
 
-    /// Whether the device shares memory at all: it has a trust, and nobody watches its packets.
+    /// Is true if the device shares memory at all: it has a trust, and nobody watches its packets.
     pub(crate) const fn shares_memory(&self) -> bool {
         self.trust.is_some() && !self.is_watched
     }
 
-    /// Whether the device shares memory in this trust.
+    /// Is true if the device shares memory in this trust.
     pub(crate) fn trusts(&self, trust: &str) -> bool {
         self.shares_memory() && self.trust.as_deref() == Some(trust)
     }
 
-    /// The longest payload that fits a packet of the guest (`ibv_mtu`).
+    /// Returns the code (`ibv_mtu`) of the longest payload that fits a packet of the guest.
     pub(crate) fn active_mtu(&self) -> u32 {
         let fits = |code: &u32| 128_u16 << code <= self.mtu.saturating_sub(HEADERS);
         (1..=5).rev().find(fits).unwrap_or(1)
     }
 
-    /// The capabilities that are reported to applications.
+    /// Returns the capabilities that are reported to applications.
     pub(crate) fn info(&self) -> DeviceInfo {
         let qps = self.limits.qps;
         DeviceInfo {

@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The highest nice value: the lowest weight.
 const NICEST: i32 = 19;
 
-/// The devices of a host that have threads.
 #[derive(Debug)]
 pub(crate) struct HostThreads {
-    /// How many devices have threads.
+    /// How many devices have at least one thread.
     devices: AtomicU32,
     cpus: u32,
 }
@@ -28,7 +27,6 @@ impl Default for HostThreads {
     }
 }
 
-/// The threads of a device's applications.
 #[derive(Debug)]
 pub(crate) struct DeviceThreads {
     count: AtomicU32,
@@ -53,14 +51,14 @@ impl DeviceThreads {
         }
     }
 
-    /// By how much the nice value of each thread is to be higher than that of the daemon.
+    /// Returns by how much the nice value of each thread is to be higher than that of the daemon.
     pub fn niceness(&self) -> i32 {
         let devices = self.host.devices.load(Ordering::Relaxed);
         niceness(self.count.load(Ordering::Relaxed), devices, self.host.cpus)
     }
 }
 
-/// The nice value of a thread, for this number of threads of its device and this number of devices.
+/// Returns the nice value of a thread, for this number of threads of its device and this number of devices.
 fn niceness(threads: u32, devices: u32, cpus: u32) -> i32 {
     let many = f64::from(threads) * f64::from(devices) / f64::from(cpus.max(1));
     (many.max(1.0).ln() / 1.25_f64.ln()) as i32
@@ -75,7 +73,7 @@ pub(crate) struct Nice {
 }
 
 impl Nice {
-    /// The nice value of the calling thread.
+    /// Starts from the nice value of the calling thread.
     pub fn of_thread() -> Self {
         Self { base: getpriority_process(None).unwrap_or(0), seen: (0, 0) }
     }

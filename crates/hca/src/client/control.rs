@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use uverbs::{Kind, Region, Request};
 
 impl Client {
-    /// Handles a request.
     pub(crate) fn handle(&mut self, request: Request, files: Vec<OwnedFd>) -> Answer {
         match request {
             // Answered when the peer has answered.

@@ -22,8 +22,8 @@ use uverbs::{DirectSession, Point, QpState, Request, SocketError, Unfinished, po
 /// How often a thread that ends checks peers that take long.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// How long a thread that ends waits for peers that write to its application's memory. One that takes longer is stopped,
-/// perhaps for ever.
+/// How long a thread that ends waits for peers that write to its application's memory. One that takes longer is
+/// stopped, perhaps for ever.
 const WRITERS: Duration = Duration::from_secs(5);
 
 /// A request that waits for the end of sharing.
@@ -31,8 +31,8 @@ const WRITERS: Duration = Duration::from_secs(5);
 pub(crate) enum Deferred {
     /// The request is handled once nobody uses the objects that it changes.
     Request(Request, Vec<OwnedFd>),
-    /// The request was handled. It is answered once nobody uses the key that it invalidated. Until then nobody gets the
-    /// pages of its region, whoever gives them back.
+    /// The request was handled. It is answered once nobody uses the key that it invalidated. Until then nobody gets
+    /// the pages of its region, even if a program gives them back.
     Reply(Answer, Invalidation, Vec<Arc<Pages>>),
 }
 
@@ -40,12 +40,12 @@ pub(crate) enum Deferred {
 enum Outcome {
     /// It stopped, or left nothing to complete.
     Done,
-    /// Its user died in the middle of a message.
+    /// It died in the middle of a message.
     Died(Unfinished),
 }
 
 impl Client {
-    /// The users of the key that a request invalidates.
+    /// Returns the users of the key that a request invalidates.
     fn users(&self, request: &Request) -> Option<KeyUsers> {
         match *request {
             Request::DeregMr { mr } | Request::ReregMr { mr, .. } => {
@@ -56,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Pages of windows of the region that a request removes, or changes.
+    /// Returns the pages of windows of the region that a request removes or changes.
     fn pages(&self, request: &Request) -> Vec<Arc<Pages>> {
         match *request {
             Request::DeregMr { mr } | Request::ReregMr { mr, .. } => {
@@ -111,7 +111,7 @@ impl Client {
         }
     }
 
-    /// Whether the thread must soon check users of shared memory again.
+    /// Is true if the thread must soon check users of shared memory again.
     pub(crate) fn is_unsharing(&self) -> bool {
         self.deferred.is_some() || !self.context.closed_sessions.is_empty()
     }
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Whether a peer may still use a key that was invalidated.
+    /// Is true if a peer may still use a key that was invalidated.
     pub(crate) fn has_peers_at_work(&self, invalidation: Invalidation) -> bool {
         let is_user = |qp: &Qp| invalidation.users.include(qp.endpoint.qpn, qp.endpoint.pd);
         let is_at_work = |qp: &Qp| {
@@ -202,8 +202,8 @@ impl Client {
         }
     }
 
-    /// How the user of a closed session ended. `None` if it has not ended, or if it is not known yet what a dead user
-    /// left.
+    /// Returns how the user of a closed session ended. `None` if it has not ended, or if it is not known yet what a
+    /// dead user left unfinished.
     fn outcome(&self, closed: &ClosedSession) -> Option<Outcome> {
         // Check this first: a user that is gone changes nothing any more.
         let is_gone = closed.is_gone();
@@ -217,7 +217,7 @@ impl Client {
         unfinished(&closed.session, &cq.sink, |place| self.is_tried(closed.cq, place)).map(Outcome::Died)
     }
 
-    /// Whether a living user of a session tries to get a place in a completion queue, or has it.
+    /// Is true if a living user of a session tries to get a place in a completion queue, or has it.
     fn is_tried(&self, cq: CqId, place: u32) -> bool {
         let by = |qp: &Qp| {
             let here = |it: &InboundSession| is_of(it.session.place(), place) && !it.is_gone();
@@ -258,8 +258,8 @@ impl Client {
             .for_each(|peer| _ = peer.send(Message::PeerGone));
     }
 
-    /// Waits for peers that are still at work in the application's memory, if that is of a window: the next program to
-    /// get it must not have them there. If one stays too long, nobody gets the memory.
+    /// Waits for peers that are still at work in the application's memory, if that is in a window: they must be
+    /// gone before the next program gets it. If one stays too long, nobody gets the memory.
     pub(crate) fn await_writers(&self) {
         let may_write = |qp: &Qp| {
             let inbound = qp.endpoint.sharing.inbound.as_ref();
@@ -270,7 +270,7 @@ impl Client {
                 || self.context.closed_sessions.iter().any(ClosedSession::may_write)
         };
         let (mut pause, end) = (AGAIN, Instant::now() + WRITERS);
-        // What a device that closes leaves is nobody's.
+        // If the device closes, nobody gets the memory anyway.
         while self.context.source.is_of_windows() && !self.context.adapter.is_leaving() && are_there() {
             if Instant::now() >= end {
                 tracing::warn!(
@@ -286,7 +286,7 @@ impl Client {
         }
     }
 
-    /// Memory that the application has stays as it is, and nobody gets it.
+    /// Leaves the application's memory as it is, so that nobody else gets it.
     pub(crate) fn leave_memory(&self) {
         self.context.leave();
         if let Some(Deferred::Reply(_, _, pages)) = &self.deferred {
@@ -294,7 +294,7 @@ impl Client {
         }
     }
 
-    /// Whether the application has closed its connection. False if the device closed it.
+    /// Is true if the application has closed its connection, false if the device closed it.
     fn is_hung_up(&self) -> bool {
         // A stream from a virtual machine may only tell that nothing comes any more.
         let ends = if self.who.is_remote() { PollFlags::RDHUP } else { PollFlags::empty() };

@@ -2,13 +2,13 @@
 
 use crate::base::ids::Qpn;
 
-/// An application's doorbells that queue pairs have.
+/// The application's doorbells, by number, with the queue pair that each belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct Bells(Vec<Option<Qpn>>);
 
 impl Bells {
-    /// A doorbell that no queue pair has, out of `count`. The lowest numbers come first, since the device listens to
-    /// all doorbells up to the highest assigned one.
+    /// Returns a doorbell that no queue pair has, out of `count`. The lowest numbers come first, since the device
+    /// listens to all doorbells up to the highest assigned one.
     pub fn free(&mut self, count: u32) -> Option<u32> {
         let free = self.0.iter().position(Option::is_none);
         let free = free.or_else(|| {
@@ -28,12 +28,12 @@ impl Bells {
         self.0.iter_mut().filter(|bell| **bell == Some(qpn)).for_each(|bell| *bell = None);
     }
 
-    /// The queue pair that has a doorbell.
+    /// Returns the queue pair that a doorbell belongs to.
     pub fn qpn(&self, bell: u32) -> Option<Qpn> {
         self.0.get(bell as usize).copied().flatten()
     }
 
-    /// How many doorbells the device listens to.
+    /// Returns how many doorbells the device listens to.
     pub const fn listened_to(&self) -> u32 {
         self.0.len() as u32
     }

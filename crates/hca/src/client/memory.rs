@@ -9,7 +9,7 @@ use crate::memory::regions::Regions;
 use rustix::io::Errno;
 use uverbs::{Part, Region, Reply};
 
-/// The application's regions, and what is needed to check them.
+/// Borrows the application's regions, and all that is needed to check them.
 fn regions(context: &mut Context) -> (&mut Regions, Registrar<'_>) {
     let Context { adapter, pds, space, source, regions, .. } = context;
     let limits = adapter.spec().limits;

@@ -1,9 +1,9 @@
 //! How long a thread that has no work polls before it sleeps.
 //!
 //! With few CPUs, a thread that polls may take one from others, even from the program that is to give it work. It
-//! measures the time that it lost: it polled in vain, or others had its CPU meanwhile. Then it does not poll for several
-//! times as long, and sleeps as soon as it has no work. So a thread that finds work by polling goes on, and one that
-//! finds none loses at most a ninth of its time.
+//! measures the time that it lost: it polled in vain, or others had its CPU meanwhile. Then it does not poll for
+//! several times as long, and sleeps as soon as it has no work. So a thread that finds work by polling goes on, and
+//! one that finds none loses at most a ninth of its time.
 
 use crate::base::clock::monotonic;
 use std::num::NonZero;
@@ -19,11 +19,11 @@ const RESTS: u32 = 8;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 pub(super) struct Pace {
-    /// Others may need the CPU.
+    /// True on a machine with few CPUs: other threads may need this one.
     must_spare: bool,
     /// When it last had work.
     busy_at: Duration,
-    /// It polls since then.
+    /// True if it polls since then.
     is_polling: bool,
     /// Until when it does not poll.
     rests_until: Duration,
@@ -39,13 +39,13 @@ impl Pace {
         Self { must_spare: cpus < ENOUGH_CPUS, busy_at: now, is_polling: false, rests_until }
     }
 
-    /// There was work.
+    /// Notes that there was work.
     pub const fn work(&mut self, now: Duration) {
         self.busy_at = now;
         self.is_polling = false;
     }
 
-    /// Whether the thread, which has looked for work in vain, goes on polling.
+    /// Returns whether the thread, which has looked for work in vain, goes on polling.
     pub fn polls(&mut self, now: Duration) -> bool {
         let idle = now.saturating_sub(self.busy_at);
         let polls = now >= self.rests_until && idle < SPIN;
@@ -56,7 +56,7 @@ impl Pace {
         polls
     }
 
-    /// The thread does not poll for so long.
+    /// Keeps the thread from polling for this time.
     pub fn rest(&mut self, now: Duration, time: Duration) {
         self.is_polling = false;
         self.rests_until = self.rests_until.max(now + time);
@@ -70,14 +70,14 @@ mod tests {
     const START: Duration = Duration::from_secs(1);
     const LOOK: Duration = Duration::from_micros(1);
 
-    /// A thread that had work just now.
+    /// Returns the pace of a thread that had work just now.
     fn pace(cpus: usize) -> Pace {
         let mut pace = Pace::with_cpus(cpus, START);
         pace.work(START);
         pace
     }
 
-    /// Polls in vain until the thread is to sleep; returns when.
+    /// Polls in vain until the thread is to sleep. Returns when that is.
     fn end(pace: &mut Pace, mut now: Duration) -> Duration {
         while pace.polls(now) {
             now += LOOK;
@@ -85,7 +85,7 @@ mod tests {
         now
     }
 
-    /// Whether it polls after work.
+    /// Returns whether the thread polls after work.
     fn polls_again(pace: &mut Pace, now: Duration) -> bool {
         pace.work(now);
         pace.polls(now)

@@ -1,41 +1,42 @@
-//! The applications whose doorbells a polling thread listens to: its own, and those that its own one sends to, because
-//! they may answer. Their threads need not be woken then: one thread carries messages in both directions, and their
-//! data stays in the cache of one CPU. A thread with much work leaves the others to their own threads.
+//! The applications whose doorbells a polling thread polls: its own one, and those to which its own one sends,
+//! because they may answer. Their threads need not be woken then: one thread carries messages in both directions,
+//! and their data stays in the cache of one CPU. A thread with much work leaves the others to their own threads.
 
 use crate::inbox::message::Message;
 use crate::inbox::{Inbox, Substitute};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most applications that a thread listens to.
+/// Most applications whose doorbells a thread polls.
 const MOST: usize = 5;
-/// A round of work that takes so long is much work.
+/// From this time on, a round of work counts as much work.
 const LONG_ROUND: Duration = Duration::from_micros(50);
-/// For how long a thread listens to nobody else after that.
+/// How long a thread polls for nobody else after a round of much work.
 const REST: Duration = Duration::from_millis(1);
-/// When it tries again to listen to an application to which another thread listens.
+/// When it tries again to poll for an application for which another thread polls.
 const AGAIN: Duration = Duration::from_micros(5);
 
-/// The applications that a thread listens to, its own first.
+/// The applications whose doorbells a thread polls, its own first.
 #[derive(Debug, Default)]
 pub(crate) struct PollSet {
-    /// Identifiers of their inboxes, and who works for them.
+    /// The inbox identifier of each application, and the substitute that works for it.
     members: Vec<(u64, Arc<dyn Substitute>)>,
-    /// When it last listened.
+    /// When the thread last polled.
     listened_at: Duration,
     rests_until: Duration,
 }
 
 impl PollSet {
-    /// Begins with the thread's own application, which it watches already, and whom that spoke to last.
+    /// Begins with the thread's own application, for which the thread polls already, and with the one to which it
+    /// sent last.
     pub fn begin(&mut self, id: u64, own: Arc<dyn Substitute>, now: Duration) {
         self.listened_at = now;
         self.members.push((id, own));
         self.add(0, now);
     }
 
-    /// Works for those whose doorbells were rung. Returns whether the thread's own application was one of them: others
-    /// do not keep it from sleep.
+    /// Works for the applications whose doorbells were rung. Returns whether the thread's own application was one
+    /// of them: others do not keep it from sleep.
     pub fn listen(&mut self, now: Duration) -> bool {
         if now.saturating_sub(self.listened_at) > LONG_ROUND {
             self.members.drain(1.min(self.members.len())..).for_each(|(_, other)| other.end_polling());
@@ -56,7 +57,7 @@ impl PollSet {
         is_own
     }
 
-    /// Listens to whom one of them spoke: it may answer.
+    /// Adds the application to which the member at index `at` sent last: it may answer.
     #[cold]
     fn add(&mut self, at: usize, now: Duration) {
         if now < self.rests_until {
@@ -65,7 +66,7 @@ impl PollSet {
         let [Some((_, own)), Some((_, speaker))] = [0, at].map(|at| self.members.get(at)) else { return };
         let is_new = |to: &Arc<Inbox<Message>>| self.members.iter().all(|(id, _)| *id != to.id());
         let Some(inbox) = speaker.spoken_to().filter(is_new) else { return };
-        // Its own thread may have more weight.
+        // The application's own thread may have more weight: then that thread polls.
         let rank = own.rank();
         let may =
             |other: &Arc<dyn Substitute>| rank.niceness <= other.rank().niceness && other.begin_polling(rank);
@@ -79,7 +80,7 @@ impl PollSet {
         self.members.push((inbox.id(), substitute));
     }
 
-    /// Ends all watches.
+    /// Removes all applications, and leaves their doorbells to their own threads.
     pub fn end(&mut self) {
         self.members.drain(..).for_each(|(_, substitute)| substitute.end_polling());
     }
@@ -95,7 +96,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
     use std::sync::{Mutex, Weak};
 
-    /// Speaks to the same inbox each time.
+    /// A substitute that sends to the same inbox each time.
     #[derive(Debug, Default)]
     struct Sleeper {
         is_polled: AtomicBool,

@@ -1,20 +1,20 @@
-//! The queue pairs of an application whose send queues are looked at all the time, while somebody listens to it: such a
-//! queue needs no doorbell, which would be one more cache line on its way from CPU to CPU.
+//! The queue pairs of an application whose send queues are polled, while a thread polls for it: such a queue needs
+//! no doorbell, which would be one more cache line on its way from CPU to CPU.
 
 use super::make_ready;
 use crate::base::ids::{ById, Qpn};
 use crate::qp::Qp;
 use std::collections::VecDeque;
 
-/// Most of an application's.
+/// Most polled queue pairs of an application.
 const MOST: usize = 4;
 
-/// The first queue pairs that rang their doorbells since somebody listens.
+/// The first queue pairs that rang their doorbells since a thread polls for the application.
 #[derive(Debug, Default)]
 pub(super) struct PolledQps(Vec<Qpn>);
 
 impl PolledQps {
-    /// Adds one that rang its doorbell, if there is room.
+    /// Adds a queue pair that rang its doorbell, if there is room.
     pub fn add(&mut self, qp: &mut Qp) {
         if self.0.len() < MOST && !self.0.contains(&qp.endpoint.qpn) {
             qp.endpoint.send.set_polled(true);
@@ -22,7 +22,7 @@ impl PolledQps {
         }
     }
 
-    /// Makes those ready that have requests. Returns whether there are any.
+    /// Makes those queue pairs ready that have requests. Returns whether there are any.
     pub fn look(&mut self, qps: &mut ById<Qpn, Qp>, ready: &mut VecDeque<Qpn>) -> bool {
         let mut any = false;
         self.0.retain(|qpn| {
@@ -37,7 +37,8 @@ impl PolledQps {
         any
     }
 
-    /// Nobody listens any more: they must ring their doorbells. Makes those ready that have requests.
+    /// Ends polling, so that the queue pairs must ring their doorbells again. Makes those ready that have requests,
+    /// and returns whether there are any.
     pub fn end(&mut self, qps: &mut ById<Qpn, Qp>, ready: &mut VecDeque<Qpn>) -> bool {
         let mut any = self.look(qps, ready);
         for qpn in self.0.drain(..) {

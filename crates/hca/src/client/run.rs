@@ -1,9 +1,10 @@
-//! Whose turn it is to work for an application: its own thread's, or, while that sleeps, that of a thread which has a
-//! packet for it.
+//! The loop of an application's thread, and the work that other threads do for the application while its own thread
+//! sleeps.
 //!
-//! To wake a thread takes longer than to handle a packet. So a thread that sends to an application whose thread sleeps
-//! handles the packet itself, if the application is in a virtual machine: its memory is in windows, which are there, so
-//! nobody can make the thread wait. Of others a page may never arrive: only their own threads work for them.
+//! Waking a thread takes longer than handling a packet. So a thread that sends to an application whose thread
+//! sleeps handles the packet itself, if the application is in a virtual machine: its memory is in windows, whose
+//! pages are always present, so nobody can make the thread wait. A page of any other application may never arrive,
+//! so only its own thread works for it.
 
 use super::pace::Pace;
 use super::{Client, ROUNDS, make_ready};
@@ -22,33 +23,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Most queue pairs that a thread works for where it listens to doorbells.
+/// Most ready queue pairs that a polling thread works for in another application.
 const FEW: usize = 8;
-/// For how long it does not poll if another thread wants to listen to its application.
+/// How long the thread does not poll if another thread wants to poll for its application.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How its thread is to sleep.
+/// How the thread is to sleep.
 pub(super) struct Sleep {
-    /// What of the connection wakes it.
+    /// The events of the connection that wake the thread.
     pub awaits: PollFlags,
     /// `None`: until something wakes it.
     pub until: Option<Duration>,
-    /// There is no work. Otherwise it only looks at the connection.
+    /// True if there is no work. Otherwise the thread only looks at the connection.
     pub is_idle: bool,
 }
 
-/// Who listens to an application's doorbells while its thread has no work.
+/// The thread that polls an application's doorbells while its own thread has no work.
 #[derive(Debug, Default)]
 pub(super) struct Listener(AtomicU32);
 
 const NOBODY: u32 = 0;
 const OTHER: u32 = 1;
 const OWN: u32 = 2;
-/// Its own thread, but another one wants to.
+/// The application's own thread polls, but another thread wants to.
 const OWN_WANTED: u32 = 3;
 
 impl Listener {
-    /// Whether there is one: the application need not wake anybody.
+    /// Is true if a thread polls: then the application need not wake anybody.
     pub fn is_there(&self) -> bool {
         self.0.load(Ordering::SeqCst) != NOBODY
     }
@@ -57,12 +58,13 @@ impl Listener {
         self.0.compare_exchange(NOBODY, by, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Another thread wants to listen: its own one is to stop.
+    /// Asks the application's own thread to stop, because another thread wants to poll.
     fn want(&self) {
         let _ = self.0.compare_exchange(OWN, OWN_WANTED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Whether the thread itself is to go on: one thread for several applications is quicker than one for each.
+    /// Is true while the application's own thread is to go on polling. It stops if another thread wants to: one
+    /// thread for several applications is quicker than one for each.
     fn is_own(&self) -> bool {
         self.0.load(Ordering::Relaxed) == OWN
     }
@@ -72,7 +74,7 @@ impl Listener {
     }
 }
 
-/// An application, in the hands of one thread at a time.
+/// An application, on which one thread at a time works.
 struct LockedClient {
     client: Mutex<Option<Client>>,
     listener: Arc<Listener>,
@@ -151,7 +153,7 @@ impl Substitute for LockedClient {
     fn handle_packets(&self) -> bool {
         thread_local!(static IS_ONE: Cell<bool> = const { Cell::new(false) });
         if IS_ONE.replace(true) {
-            // What a substitute sends is for other threads.
+            // Packets that a substitute sends are left to the threads of their receivers.
             return false;
         }
         let is_done = self.try_with(Client::work_for_sleeper);
@@ -173,7 +175,7 @@ impl Substitute for LockedClient {
 
     fn begin_polling(&self, by: Rank) -> bool {
         let begins = self.begin(OTHER);
-        // Of two threads that listen to their own applications and want each other's, only one stops.
+        // If two threads poll for their own applications and each wants the other's, only one stops.
         if !begins && by < self.rank() {
             self.listener.want();
         }
@@ -193,7 +195,7 @@ impl Substitute for LockedClient {
 
     fn end_polling(&self) {
         self.listener.end();
-        // Whoever works for it now may believe that it is watched.
+        // A thread that works for the application now may believe that its doorbells are polled.
         if self.try_with(Client::update_doorbells).is_none()
             && let Some(inbox) = self.inbox.upgrade()
         {
@@ -212,8 +214,8 @@ impl LockedClient {
         begins
     }
 
-    /// Polls for work, its own and that of whom its application speaks to, as long as there is some now and then.
-    /// Others may work for the application meanwhile, as if the thread slept.
+    /// Polls for work of its own application, and of those to which it sends, as long as there is some now and
+    /// then. Other threads may work for the application meanwhile, as if the thread slept.
     fn listen_for_long(
         self: &Arc<Self>,
         sleep: &Sleep,
@@ -243,19 +245,20 @@ impl LockedClient {
             std::hint::spin_loop();
             now = monotonic();
         }
-        // If another one wants to listen, until it does.
+        // If another thread wants to poll, the pause lets it begin.
         pace.rest(now, if self.listener.is_own() { Duration::ZERO } else { PAUSE });
         poll_set.end();
     }
 }
 
 impl Client {
-    /// Has the calling thread, its own one, follow the number of threads. Returns whether its weight may have changed.
+    /// Adapts the weight of the calling thread, the application's own, to the number of threads. Returns whether it
+    /// may have changed.
     fn has_new_weight(&mut self) -> bool {
         self.nice.follow(&self.context.adapter.threads)
     }
 
-    /// While its own thread sleeps: whether the application must wake anybody if it rings a doorbell.
+    /// Tells the application whether it must wake its thread after it rings a doorbell, if that thread sleeps.
     fn update_doorbells(&mut self) {
         if !self.sleeps {
             return;
@@ -267,27 +270,27 @@ impl Client {
         }
     }
 
-    /// Handles what doorbells announce while its own thread sleeps. Returns whether that was anything.
+    /// Handles what doorbells announce while its own thread sleeps. Returns false if that is nothing.
     fn work_if_rung(&mut self, now: Duration) -> bool {
         if !self.sleeps || !self.hear_doorbells() {
             return false;
         }
         self.context.inbox.set_awake();
-        // Much work is for its own thread: the one that listens has an application of its own.
+        // Much work is left to its own thread: the one that polls has an application of its own.
         if self.ready.len() > FEW || !self.work_for_sleeper_at(now) {
             self.context.inbox.wake();
         }
         true
     }
 
-    /// Whether its own thread sleeps, and nothing waits.
+    /// Is true if its own thread sleeps, and nothing waits.
     fn is_free(&self) -> bool {
         let is_busy = !self.ready.is_empty() || !self.arrivals.packets.is_empty();
         self.sleeps && !is_busy && !self.context.inbox.has_any()
     }
 
-    /// Handles a brief message that a peer hands over while its own thread sleeps. False, with nothing done, if that
-    /// must work, or if it must come in a packet.
+    /// Handles a short message from a peer while its own thread sleeps. Returns false, with nothing done, if that
+    /// thread must work, or if the message must come in a packet.
     fn serve(&mut self, delivered: &mut SyncMessage<'_>) -> bool {
         if !self.is_free() {
             return false;
@@ -306,8 +309,8 @@ impl Client {
         is_done
     }
 
-    /// Handles a packet that a peer hands over while its own thread sleeps. False, with nothing done, if that must
-    /// work.
+    /// Handles a packet that a peer delivers synchronously while its own thread sleeps. Returns false, with nothing
+    /// done, if that thread must work.
     fn handle_now(&mut self, delivered: &SyncPacket<'_>, answers: &mut SyncAnswers) -> bool {
         if !self.is_free() {
             return false;
@@ -330,7 +333,7 @@ impl Client {
         is_handled
     }
 
-    /// After work for it: whether its own thread may go on sleeping.
+    /// Returns whether its own thread may go on sleeping after another thread worked for it.
     fn may_sleep_on(&mut self, now: Duration) -> bool {
         self.context.announce_frames();
         let is_done = self.arrivals.packets.is_empty() && self.ready.is_empty();
@@ -338,7 +341,7 @@ impl Client {
         is_done && !self.context.source.is_faulty() && self.deadline(now, events_wait) >= self.sleeps_until
     }
 
-    /// Handles packets, and what is ready, while its own thread sleeps. False if that must wake.
+    /// Handles packets and ready queue pairs while its own thread sleeps. Returns false if that thread must wake.
     fn work_for_sleeper(&mut self) -> bool {
         self.work_for_sleeper_at(monotonic())
     }

@@ -1,4 +1,5 @@
-//! What a thread does for an application that is not its own, and what it leaves to that one's thread.
+//! Tests of the work that a thread does for an application that is not its own, and of what it leaves to that
+//! application's own thread.
 
 use super::*;
 use crate::common::guests::Buffer;
@@ -7,17 +8,17 @@ use std::any::Any;
 use uverbs::qp::access;
 use uverbs::{QpType, WorkRequest, work::opcode};
 
-/// Reads of which so many are under way at a time, as `App::connect` says.
+/// How many READs of a connection are in progress at a time, as `App::connect` sets it.
 const READS: usize = 4;
 
-/// A program with queue pairs to another one's, whose thread sleeps and is kept from polling.
+/// A program with queue pairs that are connected to another program, whose thread sleeps and is kept from polling.
 struct Speaker {
     _host: Host,
     app: App,
     cq: Cq,
     qps: Vec<Qp>,
     buffer: Buffer,
-    /// What is written to, and read.
+    /// Address and key of the memory that is written and read.
     remote: (u64, u32),
     locked: Arc<LockedClient>,
     /// The other program's.
@@ -31,7 +32,7 @@ fn locked(host: &Host, number: u8, qp: &Qp) -> Arc<LockedClient> {
     substitute.downcast().unwrap()
 }
 
-/// Calls `with` with the application while its thread sleeps; that can't wake meanwhile.
+/// Calls `with` with the application while its thread sleeps, and can't wake.
 fn while_asleep<T>(locked: &LockedClient, mut with: impl FnMut(&mut Client) -> T) -> T {
     let mut done = None;
     until(|| {
@@ -78,8 +79,8 @@ impl Speaker {
         speaker
     }
 
-    /// Posts the same request on the first `count` queue pairs, `times` times, and has this thread hear that. Returns how
-    /// many queue pairs are left to its own thread, which is woken then.
+    /// Posts the same request on the first `count` queue pairs, `times` times, and has this thread poll the
+    /// doorbells. Returns how many queue pairs are left to the application's own thread, which is woken then.
     fn speak(&mut self, client: &mut Client, opcode: u8, count: usize, times: usize) -> usize {
         let (address, rkey) = self.remote;
         for qp in &mut self.qps[..count] {
@@ -93,7 +94,7 @@ impl Speaker {
         client.ready.len()
     }
 
-    /// How many requests are done.
+    /// Returns how many requests are done.
     fn done(&mut self) -> usize {
         std::iter::from_fn(|| self.cq.queue.poll()).inspect(|done| assert_eq!(done.status, 0)).count()
     }
@@ -121,7 +122,7 @@ fn who_hears_a_long_queue_leaves_the_rest_of_it_to_its_thread() {
     until(|| speaker.done() > 0);
 }
 
-/// What both programs' devices count while the first one speaks.
+/// Returns what both programs' devices count while the first program sends.
 fn counted(speaker: &mut Speaker, client: &mut Client, opcode: u8) -> [Vec<u64>; 2] {
     let peer = speaker.peer.clone();
     let counters = |client: &Client| -> Vec<u64> { client.context.counters.iter().map(|(_, n)| n).collect() };

@@ -21,7 +21,7 @@ use uverbs::{DirectSession, QpState, QpType, Refusal, Reply};
 /// How long to wait for the answer of a peer.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A request that is still unanswered.
+/// A request to share memory that the peer has not answered yet.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
     qpn: Qpn,
@@ -68,13 +68,13 @@ impl Client {
         Ok(())
     }
 
-    /// The answer to the application if the peer does not answer in time.
+    /// Returns the answer to the application if the peer does not answer in time.
     pub(crate) fn give_up(&mut self) -> Option<Answer> {
         let awaited = self.awaited.as_ref()?;
         self.granted(SharingAnswer { ticket: Arc::downgrade(&awaited.ticket), grant: None })
     }
 
-    /// The answer to the application after the peer has answered. `None` if nobody waits for this answer.
+    /// Returns the answer to the application after the peer has answered. `None` if nobody waits for this answer.
     pub(crate) fn granted(&mut self, granted: SharingAnswer) -> Option<Answer> {
         let is_its = |awaited: &mut PendingAnswer| granted.ticket.as_ptr() == Arc::as_ptr(&awaited.ticket);
         let PendingAnswer { qpn, .. } = self.awaited.take_if(is_its)?;
@@ -145,13 +145,12 @@ impl Client {
         }
     }
 
-    /// Ends all sharing.
     fn unshare_all(&mut self) {
         self.qps.values().for_each(|qp| qp.endpoint.sharing.close_sessions());
         self.qps.values_mut().for_each(|qp| qp.endpoint.unshare(&mut self.context));
     }
 
-    /// The application's process, by which the device records who has whose memory.
+    /// Returns the application's process, by which the device records who has whose memory.
     pub(crate) fn process(&mut self) -> Option<Arc<Process>> {
         if self.process.is_none() {
             let adapter = &self.context.adapter;

@@ -10,18 +10,17 @@ use crate::net::path::Path;
 use rustix::io::Errno;
 use uverbs::{AddressVector, Refusal};
 
-/// An address handle.
 #[derive(Debug)]
 pub(crate) struct Ah {
     pub pd: PdId,
     pub vector: AddressVector,
     pub path: Path,
-    /// Its share of the device's limits.
+    /// The handle's share of the device's limits.
     _reservation: Reservation,
 }
 
 impl Ah {
-    /// A handle for this address, if there is a path to it.
+    /// Creates a handle for this address, if there is a path to it.
     pub fn create(
         pd: PdId,
         vector: &AddressVector,

@@ -15,21 +15,21 @@ use uverbs::{Completion, CompletionSink, Given, Overrun, Refusal, completion};
 /// for: some count on small ones (rdma-core's tests do).
 const FEWEST: u32 = 16;
 
-/// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
     pub sink: CompletionSink,
     pub entries: u32,
     pub channel: Option<u32>,
-    /// Its completions say when they were added: a clock takes longer to read than all else that a completion needs.
+    /// True if completions have timestamps. Without, a clock need not be read, which takes longer than all else
+    /// that a completion needs.
     timestamps: bool,
-    /// Its memory, for the application.
+    /// The memory that it shares with the application.
     pub backing: MemoryBacking,
-    /// It overran, and accepts no more.
+    /// True if it overran; then it accepts no more completions.
     pub overrun: bool,
-    /// Others may add completions, too.
+    /// True if peers may add completions, too.
     is_shared: bool,
-    /// Its share of the device's limits.
+    /// The queue's share of the device's limits.
     held: Reservation,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Cq {
 pub(crate) struct Entries(u32);
 
 impl Entries {
-    /// Room for at least as many as an application requests, within the limit.
+    /// Rounds up the number that an application requests, within the limit.
     pub fn new(asked: u32) -> Result<Self, Refusal> {
         within("entries of a completion queue", asked, MAX_COMPLETIONS)?;
         if asked == 0 {
@@ -47,14 +47,13 @@ impl Entries {
         Ok(Self(asked.next_power_of_two()))
     }
 
-    /// The same for a new queue.
+    /// Rounds up the number for a new queue, to at least [`FEWEST`].
     pub fn of_new(asked: u32) -> Result<Self, Refusal> {
         Self::new(asked).map(|Self(entries)| Self(entries.max(FEWEST)))
     }
 }
 
 impl Cq {
-    /// Creates a queue.
     pub fn create(
         entries: Entries,
         channel: Option<u32>,
@@ -86,7 +85,7 @@ impl Cq {
         })
     }
 
-    /// Shares its memory with whoever has this reach, who may add completions from now on.
+    /// Shares the queue's memory with a program with this reach, which may add completions from now on.
     pub fn share(&mut self, reach: &Reach) -> Option<Given> {
         self.is_shared = true;
         self.backing.give(reach)
@@ -123,7 +122,7 @@ impl Cq {
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub notifier: Notifier,
-    /// Its share of the device's limits.
+    /// The channel's share of the device's limits.
     _reservation: Reservation,
 }
 

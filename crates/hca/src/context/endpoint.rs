@@ -43,21 +43,21 @@ pub(crate) struct Endpoint {
     pub kind: QpType,
     pub state: QpState,
     pub attributes: QpAttributes,
-    /// Its queue key, for threads that copy datagrams of its multicast groups.
+    /// The queue key, for threads that copy datagrams of its multicast groups.
     pub queue_key: Arc<AtomicU32>,
     pub capacity: Capacity,
     pub send: SendQueue,
     pub receive: ReceiveQueue,
     pub peer: Peer,
     pub sharing: Sharing,
-    /// Its memory, to share, and the length of that in bytes.
+    /// The memory of its queues, and its length in bytes.
     pub backing: MemoryBacking,
     pub memory: u64,
     /// Why it is in the error state, for display.
     pub reason: Option<&'static str>,
     /// The application broke something: the queue pair goes to the error state.
     pub broken: Option<&'static str>,
-    /// Its share of the device's limits.
+    /// The queue pair's share of the device's limits.
     pub _reservation: Reservation,
 }
 
@@ -86,44 +86,44 @@ impl Endpoint {
         self.take_receive(context)
     }
 
-    /// Its number and protection domain, on which the validity of keys depends.
+    /// Returns number and protection domain, on which the validity of keys depends.
     pub const fn scope(&self) -> QpScope {
         QpScope { pd: self.pd, qpn: self.qpn }
     }
 
-    /// The number of the peer's queue pair.
+    /// Returns the number of the peer's queue pair.
     pub const fn peer_qpn(&self) -> Qpn {
         Qpn(self.attributes.dest_qp_num)
     }
 
-    /// Whether its completions go to this queue.
+    /// Is true if its completions go to this queue.
     pub fn completes_to(&self, cq: CqId) -> bool {
         self.send.cq == cq || self.receive.cq == cq
     }
 
-    /// Whether its packets leave through the vRouter.
+    /// Is true if its packets leave through the vRouter.
     fn uses_wire(&self) -> bool {
         self.peer.is_remote() || self.kind == QpType::Ud
     }
 
-    /// Most bytes of a frame.
+    /// Returns the most bytes that a frame may have.
     fn longest(&self) -> u64 {
         let code = if self.uses_wire() { self.attributes.path_mtu } else { Mtu::Bytes32768 as u32 };
         HEADERS + code.checked_sub(1).map_or(0, |code| 256 << code)
     }
 
-    /// How many frames may leave now.
+    /// Returns how many frames may leave now.
     pub fn frames(&self, now: Duration, context: &Context) -> usize {
         let room = if self.uses_wire() { context.uplink.room().min(BUDGET) } else { BUDGET };
         context.adapter.room(now, self.longest(), room)
     }
 
-    /// When the device checks again what may not leave now.
+    /// Returns when the device checks again what may not leave now.
     pub fn later(&self, now: Duration, context: &Context) -> Duration {
         now + context.adapter.wait(now, self.longest()).clamp(NO_ROOM, LONG)
     }
 
-    /// Adds a completion to its queue.
+    /// Adds a completion to the completion queue.
     pub fn complete(&mut self, done: &rdma::Completion, context: &mut Context) {
         let status = status_number(done.status);
         let failed = done.status != Status::Success;
@@ -171,7 +171,7 @@ impl Endpoint {
         self.complete(&rdma::Completion { id, status: Status::Flushed, len: 0, received: None }, context);
     }
 
-    /// The completion of a flushed receive, for a place in the completion queue that is already taken.
+    /// Makes the completion of a flushed receive, for a place in the completion queue that is already taken.
     pub fn flushed_receive(&self, id: u64) -> Completion {
         Completion {
             id,
@@ -223,25 +223,25 @@ impl Endpoint {
         }
     }
 
-    /// Whether the trust in which memory was shared still exists. True if none was shared.
+    /// Is true if the trust in which memory was shared still exists, or if none was shared.
     pub fn is_trusted(&self, spec: &DeviceSpec) -> bool {
         let Some(trust) = &self.sharing.trust else { return true };
         let Some((_, adapter)) = self.peer.local() else { return false };
         spec.trusts(trust) && adapter.spec().trusts(trust)
     }
 
-    /// The thread of the peer, if memory may be shared with it.
+    /// Returns the inbox of the peer's thread, if memory may be shared with the peer.
     pub fn sharing_peer(&self) -> Option<Arc<Inbox<Message>>> {
         let (_, adapter) = self.peer.local()?;
         self.sharing.trust.as_ref().and_then(|_| adapter.owner(self.peer_qpn()))
     }
 
-    /// The thread of the peer in whose queues the application stores messages.
+    /// Returns the inbox of the peer's thread, if the application stores messages in the peer's queues.
     pub fn direct_peer(&self) -> Option<Arc<Inbox<Message>>> {
         self.sharing.outbound.as_ref().and_then(|_| self.sharing_peer())
     }
 
-    /// Whether it is connected to this queue pair, and may share memory with it now.
+    /// Is true if it is connected to this queue pair, and may share memory with it now.
     pub fn may_share_with(&self, from: QpAddress) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_peer(from)
     }
@@ -257,14 +257,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is connected to this queue pair, and both are on this host.
+    /// Is true if it is connected to this queue pair, and both are on this host.
     pub fn is_peer(&self, from: QpAddress) -> bool {
         self.kind == QpType::Rc
             && self.peer_qpn() == from.qpn
             && self.peer.local().is_some_and(|(path, _)| path.header.destination == from.gid)
     }
 
-    /// The invalidation for whose users the local request waits.
+    /// Returns the invalidation whose users the local request awaits.
     pub fn awaited(&self) -> Option<Invalidation> {
         self.send.local.as_ref().and_then(|local| local.invalidation)
     }
@@ -277,12 +277,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether the local request waits for peers that may still use a key.
+    /// Is true if the local request waits for peers that may still use a key.
     pub fn awaits_peers(&self, context: &Context) -> bool {
         self.awaited().is_some() && !context.peers_are_done
     }
 
-    /// Flushes the local request, once it waits for no peers. Its completion tells that those are done.
+    /// Flushes the local request, once it awaits no peers. Its completion tells the application that they are done.
     pub fn flush_local(&mut self, context: &mut Context) {
         let status = if self.awaited().is_some() { Status::Success } else { Status::Flushed };
         self.end_local(status, context);

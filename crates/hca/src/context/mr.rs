@@ -55,7 +55,7 @@ impl Registrar<'_> {
             return refuse(Errno::INVAL, "the memory region passes the end of the address space");
         }
         let last = region.address.wrapping_add(region.len.max(1) - 1);
-        // What of a virtual machine is in reach is checked with its pages.
+        // Memory of a program in a virtual machine is checked with its pages.
         let is_known = region.len == 0 || region.is_implicit() || self.space.is_none();
         let there = |at| is_known || self.space.read(at, &mut [0]).is_ok();
         if !(there(region.address) && there(last)) {
@@ -64,7 +64,7 @@ impl Registrar<'_> {
         Ok(())
     }
 
-    /// The pieces of windows that the extents of a region are, one after the other.
+    /// Finds the pieces of windows for the extents of a region, which follow one another.
     fn pieces(&self, extents: &[Extent]) -> Result<Vec<Piece>, Refusal> {
         let wrong =
             || refuse(Errno::INVAL, "not pages of a window that the program has, one after the other");
@@ -84,7 +84,7 @@ impl Registrar<'_> {
         Ok(pieces)
     }
 
-    /// The pages of a region that others may map.
+    /// Maps the pages of a region that others may map.
     fn pages(
         &self,
         regions: &Regions,
@@ -161,7 +161,7 @@ pub(crate) fn deregister(regions: &mut Regions, mr: Key) -> Result<(), Refusal> 
     found(regions.remove(mr), "memory region").map(|_| ())
 }
 
-/// A region stays as it is while windows are bound to it (`ibv_reg_mr(3)`).
+/// Refuses to change a region while windows are bound to it (`ibv_reg_mr(3)`).
 fn check_windows(regions: &Regions, mr: Key) -> Result<(), Refusal> {
     if regions.has_windows(mr) {
         return refuse(Errno::BUSY, "memory windows are bound to the memory region");

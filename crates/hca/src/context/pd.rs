@@ -13,7 +13,6 @@ use uverbs::Refusal;
 pub(crate) struct Pds(HashMap<PdId, Reservation>);
 
 impl Pds {
-    /// Adds the domain with this number.
     pub fn alloc(&mut self, pd: PdId, quota: &Quota) -> Result<(), Refusal> {
         let held = quota.take(Kind::ProtectionDomain, 0, MAX_PDS)?;
         self.0.insert(pd, held);

@@ -9,7 +9,7 @@ use packet::roce::Nak;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A peer is notified of congestion no more often than this.
+/// The shortest time between two notifications of congestion to a peer.
 const BETWEEN_NOTIFICATIONS: Duration = Duration::from_micros(50);
 
 /// The peer of a connection. Empty if the queue pair is not connected.
@@ -18,7 +18,7 @@ pub(crate) struct Peer {
     pub path: Option<Path>,
     /// The inbox of the peer's thread, if the peer is on this host and a packet was sent there.
     pub inbox: Option<Arc<Inbox<Message>>>,
-    /// Who works for that thread while it sleeps, if anybody may.
+    /// The substitute that works for that thread while it sleeps, if one may.
     pub substitute: Option<Arc<dyn Substitute>>,
     /// The NAK to the peer's last wrong request.
     pub nak: Option<Nak>,
@@ -31,12 +31,12 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Whether packets to the peer leave through the vRouter.
+    /// Is true if packets to the peer leave through the vRouter.
     pub const fn is_remote(&self) -> bool {
         matches!(self.path, Some(Path { way: Way::Wire, .. }))
     }
 
-    /// The path to a peer on this host, and its device.
+    /// Returns the path to a peer on this host, and its device.
     pub const fn local(&self) -> Option<(&Path, &Arc<Adapter>)> {
         match &self.path {
             Some(path @ Path { way: Way::Local(adapter), .. }) => Some((path, adapter)),
@@ -44,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// Whether a packet with this header comes from the peer, by the path that leads there.
+    /// Is true if a packet with this header comes from the peer, on the path that leads there.
     pub fn sent(&self, header: &NetworkHeader, is_local: bool) -> bool {
         self.path.as_ref().is_some_and(|path| {
             header.source == path.header.destination
@@ -53,7 +53,7 @@ impl Peer {
         })
     }
 
-    /// Whether the peer may be notified of congestion now. If so, it counts as notified.
+    /// Returns whether the peer may be notified of congestion now. If so, it counts as notified.
     pub fn may_tell_congestion(&mut self, now: Duration) -> bool {
         let told = self.told_congestion.is_some_and(|at| now < at + BETWEEN_NOTIFICATIONS);
         if !told {

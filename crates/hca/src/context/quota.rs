@@ -26,12 +26,12 @@ impl Quota {
         self.budget.take(kind, bytes as u64, limit).map_err(no_memory)
     }
 
-    /// Memory to share with the application.
+    /// Takes memory to share with the application.
     pub fn memory(&self, name: &str, bytes: usize) -> Result<(Memory, MemoryBacking), Refusal> {
         self.source.memory(name, bytes)
     }
 
-    /// What the application gets of that.
+    /// Makes what the application gets to map that memory.
     pub fn give(&self, backing: &MemoryBacking) -> Result<Given, Refusal> {
         backing.give_owner(&self.source.reach)
     }

@@ -11,20 +11,19 @@ pub(crate) struct Receive {
     pub segments: Vec<Segment>,
 }
 
-/// Where receives come from.
+/// The queue from which receives come.
 #[derive(Debug)]
 pub(crate) enum Receives {
-    /// Its own queue, and the queue's place in the memory of the queue pair.
+    /// A queue of the queue pair itself, and the queue's place in the memory of the queue pair.
     Private(WorkSource, Shape),
     /// The shared receive queue with this handle.
     Shared(SrqId),
 }
 
-/// A receive queue.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     pub receives: Receives,
-    /// Its completion queue.
+    /// The completion queue for receives.
     pub cq: CqId,
     /// The number by which a peer takes from a shared queue. No other queue pair of the application has it.
     pub taker: u32,
@@ -39,7 +38,7 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl Receives {
-    /// A queue of its own with this shape, or the shared queue.
+    /// Opens the queue of this shape in the queue pair's memory or, without one, names the shared queue.
     pub fn new(memory: &Arc<Memory>, shape: Option<Shape>, srq: Option<SrqId>) -> Result<Self, Corrupt> {
         Ok(match shape {
             Some(shape) => Self::Private(WorkSource::new(memory.clone(), shape)?, shape),
@@ -58,13 +57,13 @@ impl ReceiveQueue {
         matches!(self.receives, Receives::Shared(_))
     }
 
-    /// Whether its receives come from this shared queue.
+    /// Is true if its receives come from this shared queue.
     pub fn takes_from(&self, srq: SrqId) -> bool {
         matches!(self.receives, Receives::Shared(used) if used == srq)
     }
 
-    /// In the error state the application announces receives, and the queue pair checks once more for those posted
-    /// before.
+    /// Enters the error state, in which the application announces receives. The queue pair checks once more for
+    /// receives that were posted before.
     pub fn fail(&mut self) {
         if let Receives::Private(source, _) = &mut self.receives {
             source.want_doorbell(true);

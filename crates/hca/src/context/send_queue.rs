@@ -19,7 +19,7 @@ pub(crate) struct Work {
     /// The message itself, if it was sent inline.
     pub inline: Vec<u8>,
     pub len: u32,
-    /// The library's number for it.
+    /// The number that the library has for it.
     number: u32,
 }
 
@@ -46,7 +46,6 @@ impl LocalRequest {
     }
 }
 
-/// A send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     source: SendSource,
@@ -54,27 +53,27 @@ pub(crate) struct SendQueue {
     works: Vec<Work>,
     /// Buffers for the next request that is taken.
     buffers: RequestBuffers,
-    /// Its completion queue.
+    /// The completion queue for sends.
     pub cq: CqId,
     /// Every request gets a completion, whether it asks for one or not.
     all_signaled: bool,
-    /// The application need not ring the doorbell.
+    /// True if the application need not ring the doorbell.
     spares_doorbell: bool,
-    /// The device looks for requests all the time, so that no doorbell is needed.
+    /// True if the device polls the queue, so that no doorbell is needed.
     is_polled: bool,
-    /// Requests were found by that, and none was taken since.
+    /// True if requests were found by polling, and none was taken since.
     is_found: bool,
-    /// Whether the queue was found empty since the last turn began: the application posts no faster than the device
-    /// looks.
+    /// True if the queue was found empty since the last turn began: the application posts no faster than the device
+    /// polls.
     is_empty: bool,
-    /// The application must be told when no request is in progress any more.
+    /// True if the application must be told when no request is in progress any more.
     pub tells_drained: bool,
     /// The waiting local request.
     pub local: Option<LocalRequest>,
 }
 
 impl SendQueue {
-    /// A queue of this many slots, a power of two.
+    /// Opens a queue of this many slots, a power of two.
     pub fn new(source: SendSource, slots: u32, cq: CqId, all_signaled: bool) -> Self {
         Self {
             source,
@@ -95,7 +94,7 @@ impl SendQueue {
         number as usize & (self.works.len() - 1)
     }
 
-    /// The request in the slot with this number.
+    /// Returns the request in the slot with this number.
     pub fn work(&self, number: u64) -> &Work {
         &self.works[self.slot(number)]
     }
@@ -131,7 +130,7 @@ impl SendQueue {
         Ok(Some((number, request)))
     }
 
-    /// Whether the application wants a completion for a request with these flags.
+    /// Is true if the application wants a completion for a request with these flags.
     pub const fn is_signaled(&self, flags: u8) -> bool {
         self.all_signaled || flags & send_flags::SIGNALED != 0
     }
@@ -155,14 +154,14 @@ impl SendQueue {
         self.source.release_taken();
     }
 
-    /// Says whether the device looks for requests all the time, by [`Self::has_more`].
+    /// Says whether the device polls the queue, using [`Self::has_more`].
     pub fn set_polled(&mut self, polled: bool) {
         self.is_polled = polled;
         self.spare_doorbell(polled);
     }
 
-    /// Whether there are requests that were not taken. `None`: the device need not look, for it is told of new ones, or
-    /// takes none now.
+    /// Returns whether there are requests that were not taken. `None`: the device need not poll, for it is told of
+    /// new requests, or takes none now.
     pub fn has_more(&mut self) -> Option<bool> {
         if !self.is_polled {
             return None;
@@ -176,12 +175,13 @@ impl SendQueue {
         Some(waits)
     }
 
-    /// Whether there are requests that were not taken.
+    /// Is true if there are requests that were not taken.
     pub fn waits(&self) -> bool {
         self.source.has_next()
     }
 
-    /// Whether requests wait that may have come while the doorbell was spared, which it is no longer.
+    /// Is true if requests wait that may have come while the application need not ring the doorbell. It must ring
+    /// it now.
     pub fn has_unannounced(&self) -> bool {
         !self.spares_doorbell && self.local.is_none() && self.waits()
     }

@@ -1,4 +1,4 @@
-//! What a queue pair shares with its peer, and closed sessions that are still in use.
+//! The memory that a queue pair shares with its peer, and closed sessions that are still in use.
 
 use crate::base::ids::{CqId, Qpn};
 use crate::memory::keys::KeyUsers;
@@ -22,7 +22,7 @@ impl DirectTraffic {
     }
 }
 
-/// A key that was invalidated. Whoever waits until its users are done keeps this.
+/// The invalidation of a key, kept by those who wait until the key's users are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Invalidation {
     pub users: KeyUsers,
@@ -42,7 +42,7 @@ impl Seen {
         }
     }
 
-    /// Whether the peer is still in the turn in which the key with this number was invalidated.
+    /// Is true if the peer is still in the turn in which the key with this number was invalidated.
     pub fn is_in(&self, turn: Option<u32>, number: u64) -> bool {
         self.0.is_some_and(|(seen, first)| turn == Some(seen) && first <= number)
     }
@@ -65,7 +65,7 @@ impl InboundSession {
         self.session.is_gone() || !self.process.is_there()
     }
 
-    /// Whether the peer may still use a key that was invalidated.
+    /// Is true if the peer may still use a key that was invalidated.
     pub fn may_use(&self, invalidation: Invalidation) -> bool {
         self.seen.is_in(self.session.turn(), invalidation.number) && !self.is_gone()
     }
@@ -93,39 +93,39 @@ impl ClosedSession {
         self.session.turn().is_some()
     }
 
-    /// Whether its user may still write to the application's memory.
+    /// Is true if its user may still write to the application's memory.
     pub fn may_write(&self) -> bool {
         self.process.is_some() && self.is_at_work() && !self.is_gone()
     }
 
-    /// Whether its user tries to get this place in a completion queue, or has it.
+    /// Is true if its user tries to get this place in a completion queue, or has it.
     pub fn tries(&self, cq: CqId, place: u32) -> bool {
         let place_of = if self.process.is_some() { self.session.place() } else { self.session.own_place() };
         self.cq == cq && is_of(place_of, place) && !self.is_gone()
     }
 }
 
-/// Whether the place that a session's user noted is this one.
+/// Is true if the place that a session's user noted is this one.
 pub(crate) fn is_of(noted: Option<Hold>, place: u32) -> bool {
     matches!(noted, Some(Hold::Tries(at) | Hold::Has(at)) if at == place)
 }
 
-/// What a queue pair shares with its peer.
+/// The memory that a queue pair shares with its peer.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// The peer stores messages in the queues of this queue pair.
     pub inbound: Option<InboundSession>,
     /// The application stores messages in the queues of the peer.
     pub outbound: Option<DirectSession>,
-    /// The memory of the last such session. Pages of a window are not used for anything else while the application's
-    /// library may look there to see whether the session is closed: until it gets another one.
+    /// The memory of the last such session. The application's library may look there to see whether the session is
+    /// closed, so until it gets another session, pages of a window are used for nothing else.
     pub last_outbound: Option<MemoryBacking>,
-    /// What closed sessions counted.
+    /// Messages and bytes that closed sessions counted.
     pub traffic: DirectTraffic,
     /// The trust in which memory is or was shared with the peer.
     pub trust: Option<String>,
-    /// Where peers store messages that are too long for a slot, and the offset of that in the memory of the queue
-    /// pair.
+    /// The ring in which peers store messages that are too long for a slot, and its offset in the memory of the
+    /// queue pair.
     pub message_ring: Option<(MessageRing, u32)>,
 }
 
@@ -134,7 +134,7 @@ impl Sharing {
         Self { message_ring, ..Self::default() }
     }
 
-    /// All messages that the application, or its peers, copied themselves.
+    /// Returns all messages that the application, or its peers, copied themselves.
     pub fn traffic(&self) -> DirectTraffic {
         let mut traffic = self.traffic;
         self.outbound.iter().for_each(|session| traffic.add(false, session.counted()));
@@ -142,7 +142,7 @@ impl Sharing {
         traffic
     }
 
-    /// Whether the application stores messages in the queues of the peer now.
+    /// Is true if the application stores messages in the queues of the peer now.
     pub fn is_direct(&self) -> bool {
         self.outbound.as_ref().is_some_and(|session| !session.is_closed())
     }

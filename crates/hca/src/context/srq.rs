@@ -10,24 +10,22 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use uverbs::{DEVICE, Given, Memory, Refusal, Shape, SharedSource, WorkQueue};
 
-/// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub pd: PdId,
     pub source: SharedSource,
-    /// Its memory, to share, and its place there.
+    /// The memory of the queue.
     pub backing: MemoryBacking,
     pub shape: Shape,
     /// Segments of a receive.
     pub max_sge: u32,
     /// When fewer receives than this wait, the application is told once. 0: it is not told.
     pub limit: u32,
-    /// Its share of the device's limits.
+    /// The queue's share of the device's limits.
     _reservation: Reservation,
 }
 
 impl Srq {
-    /// Creates a queue.
     pub fn create(pd: PdId, max_wr: u32, max_sge: u32, quota: &Quota) -> Result<Self, Refusal> {
         within("max_sge", max_sge, MAX_SEGMENTS)?;
         Ok(Self::with_limit(pd, max_wr, max_sge, quota, quota.limits.qps)?.0)
@@ -71,7 +69,7 @@ impl Srq {
         Ok(theirs)
     }
 
-    /// Requests one event when fewer receives wait than this, whoever takes them.
+    /// Asks for one event when fewer receives wait than this, whoever takes them.
     pub fn arm(&mut self, limit: u32) {
         self.limit = limit;
         self.source.set_limit(limit);

@@ -25,7 +25,7 @@ pub(crate) fn describe(received: &rdma::Received, kind: QpType, completion: &mut
     completion.source_qpn = received.source.unwrap_or(0);
 }
 
-/// `ibv_wc_status`.
+/// Returns the number of `ibv_wc_status`.
 pub(crate) const fn status_number(status: Status) -> u8 {
     match status {
         Status::Success => 0,
@@ -42,7 +42,7 @@ pub(crate) const fn status_number(status: Status) -> u8 {
     }
 }
 
-/// The operation of a request; `None` if queue pairs of this type do not support it.
+/// Returns the operation of a request; `None` if queue pairs of this type do not support it.
 pub(crate) fn operation(asked: &WorkRequest, kind: QpType) -> Option<SendOperation> {
     let immediate = asked.immediate.to_ne_bytes();
     let (address, rkey) = (asked.address, asked.rkey);

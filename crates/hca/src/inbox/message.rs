@@ -23,7 +23,7 @@ pub(crate) struct QpAddress {
     pub qpn: Qpn,
 }
 
-/// What an application wants a peer to share.
+/// The memory that an application wants a peer to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedPart {
     /// The queues of a queue pair.
@@ -42,9 +42,9 @@ pub(crate) struct SharingRequest {
     pub wanted: SharedPart,
     /// The requesting queue pair.
     pub from: QpAddress,
-    /// Its user; `None`: it is in a virtual machine, whose users the host does not know.
+    /// The user of the application; `None`: it is in a virtual machine, whose users the host does not know.
     pub uid: Option<u32>,
-    /// What it can map.
+    /// The memory that it can map.
     pub reach: Reach,
     pub trust: String,
     pub process: Arc<Process>,
@@ -53,7 +53,7 @@ pub(crate) struct SharingRequest {
     pub ticket: Ticket,
 }
 
-/// What an application is given.
+/// The memory that an application is given.
 #[derive(Debug)]
 pub(crate) enum Grant {
     Queues(Box<QueuesGrant>),
@@ -116,7 +116,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Whether it can be dropped, because `newer` is asked or nobody waits for the answer.
+    /// Is true if the message can be dropped, because `newer` replaces it or nobody waits for the answer.
     fn is_made_needless_by(&self, newer: &Self) -> bool {
         let is_replaced = match (self, newer) {
             (Self::Share(request), Self::Share(newer)) => Arc::ptr_eq(&request.inbox, &newer.inbox),
@@ -132,7 +132,7 @@ impl Message {
         is_replaced || self.is_stale()
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Is true if nobody waits for the answer any more.
     fn is_stale(&self) -> bool {
         match self {
             Self::Describe(ticket, _) => ticket.strong_count() == 0,
@@ -170,7 +170,7 @@ mod tests {
 
     const FROM: QpAddress = QpAddress { gid: Ipv6Addr::LOCALHOST, qpn: Qpn(1) };
 
-    /// The queue of a stopped thread after these messages.
+    /// Returns the queue of a stopped thread after these messages.
     fn waiting(messages: impl Iterator<Item = Message>) -> Vec<Message> {
         let mut waiting = Vec::new();
         messages.for_each(|message| drop(message.add_to(&mut waiting)));

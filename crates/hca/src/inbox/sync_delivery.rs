@@ -1,5 +1,6 @@
-//! What a thread hands to a queue pair of another application itself, without an inbox, between programs whose memory
-//! is in windows: brief messages, which are done at once, and short packets, whose answers come back the same way.
+//! Synchronous delivery: a thread has a queue pair of another application handle a short message or packet at once,
+//! without an inbox, between programs whose memory is in windows. A short message needs no packets; the answers to
+//! a packet come back the same way.
 
 use crate::base::header::NetworkHeader;
 use crate::base::ids::Qpn;
@@ -8,12 +9,12 @@ use rdma::ShortMessage;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Most bytes of payload of a packet that is handed over.
+/// Most bytes of payload of a packet that is delivered synchronously.
 pub(crate) const SHORT: usize = ShortMessage::MAX_LEN;
 /// Most answers that wait: those to all packets of a turn.
 const MOST: usize = 128;
 
-/// A packet that is handed over.
+/// A packet that is delivered synchronously.
 pub(crate) struct SyncPacket<'a> {
     pub packet: &'a Datagram<'a>,
     pub header: &'a NetworkHeader,
@@ -22,10 +23,10 @@ pub(crate) struct SyncPacket<'a> {
     pub now: Duration,
 }
 
-/// A message that is handed over without a packet.
+/// A message that is delivered synchronously, without a packet.
 pub(crate) struct SyncMessage<'a> {
     pub message: &'a ShortMessage,
-    /// Its bytes, or room for those that it reads.
+    /// The bytes of the message, or room for those that it reads.
     pub bytes: &'a mut [u8],
     pub header: &'a NetworkHeader,
     pub from: Qpn,
@@ -33,10 +34,10 @@ pub(crate) struct SyncMessage<'a> {
     pub now: Duration,
 }
 
-/// Answers to packets that were handed over, in order.
+/// Answers to packets that were delivered synchronously, in order.
 #[derive(Debug, Default)]
 pub(crate) struct SyncAnswers {
-    /// Without their payloads, which are here in `payloads`.
+    /// The answers, without their payloads, which are in `payloads`.
     packets: Vec<(Datagram<'static>, Range<usize>)>,
     payloads: Vec<u8>,
     /// The queue pair whose answers are collected.
@@ -44,7 +45,7 @@ pub(crate) struct SyncAnswers {
 }
 
 impl SyncAnswers {
-    /// Begins to collect the answers of a queue pair to a packet that it is handed.
+    /// Begins to collect the answers of a queue pair to a packet that is delivered to it.
     pub const fn open(&mut self, of: Qpn) {
         self.of = Some(of);
     }
@@ -57,7 +58,7 @@ impl SyncAnswers {
         self.of.is_some()
     }
 
-    /// Whether this packet of a queue pair is to be collected.
+    /// Is true if this packet of a queue pair is to be collected.
     pub fn wants(&self, packet: &Datagram<'_>, of: Qpn) -> bool {
         let is_answer =
             matches!(packet.bth.opcode, packet::roce::Opcode::Of(_, operation) if operation.is_answer());
@@ -75,7 +76,7 @@ impl SyncAnswers {
         self.packets.is_empty()
     }
 
-    /// The answers to a queue pair.
+    /// Returns the answers to a queue pair.
     pub fn to(&self, qpn: Qpn) -> impl Iterator<Item = Datagram<'_>> {
         let whole = |(packet, part): &(Datagram<'static>, Range<usize>)| Datagram {
             payload: self.payloads.get(part.clone()).unwrap_or_default(),

@@ -19,10 +19,9 @@ pub(crate) struct NotMemory;
 /// Identifies an address space: device and inode of a file of `/proc`.
 pub(crate) type Identity = (u64, u64);
 
-/// An application's memory.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
-    /// `None`: it is out of reach, in a virtual machine.
+    /// `None`: the daemon can't reach it, because the program is in a virtual machine.
     memory: Option<OwnedFd>,
     identity: Identity,
 }
@@ -38,19 +37,19 @@ impl AddressSpace {
         Ok(Self { memory: Some(descriptor), identity: (stat.st_dev, stat.st_ino) })
     }
 
-    /// The memory of a program that nobody reaches except by its window.
+    /// Stands for the memory of a program that the daemon reaches only through its window.
     pub fn none() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { memory: None, identity: (u64::MAX, NEXT.fetch_add(1, Ordering::Relaxed)) }
     }
 
-    /// Whether it is out of reach.
+    /// Is true if the daemon can't reach it.
     pub const fn is_none(&self) -> bool {
         self.memory.is_none()
     }
 
-    /// Equal for all descriptors of the same memory. While one is open, the file system does not reuse the file's
-    /// number.
+    /// Returns what is equal for all descriptors of the same memory. While one is open, the file system does not
+    /// reuse the file's number.
     pub const fn identity(&self) -> Identity {
         self.identity
     }
@@ -71,7 +70,7 @@ impl AddressSpace {
         Ok(on_proc && is_file && for_both && is_mem && of_process)
     }
 
-    /// Its descriptor, for a peer that shares memory; `None` if there is none.
+    /// Duplicates the descriptor, for a peer that shares memory; `None` if there is none.
     pub fn share(&self) -> Option<OwnedFd> {
         self.memory.as_ref()?.try_clone().ok()
     }

@@ -9,7 +9,7 @@ use crate::memory::address_space::Identity;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a thread may keep its turn, and how long others wait for it.
+/// The time for which a thread may keep its turn, and for which others wait for it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// An atomic operation in progress.

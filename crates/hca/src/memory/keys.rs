@@ -15,13 +15,12 @@ pub(crate) struct KeyEntry {
 }
 
 impl KeyEntry {
-    /// The key of the region: its own, or that of the region to which the window is bound.
+    /// Returns the key of the region: its own, or that of the region to which the window is bound.
     pub fn region_key(&self) -> Key {
         self.window.map_or(self.key, |window| window.to)
     }
 }
 
-/// A memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub pd: PdId,
@@ -37,7 +36,7 @@ pub(crate) struct QpScope {
     pub qpn: Qpn,
 }
 
-/// Which peers may use a key.
+/// The peers that may use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUsers {
     /// The peer of the queue pair with this number.
@@ -54,7 +53,7 @@ impl KeyUsers {
         }
     }
 
-    /// Whether the peer of the queue pair with this number, in this protection domain, may use the key.
+    /// Is true if the peer of the queue pair with this number, in this protection domain, may use the key.
     pub fn include(self, qpn: Qpn, pd: PdId) -> bool {
         match self {
             Self::Of(of) => of == qpn,

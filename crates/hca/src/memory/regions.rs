@@ -49,30 +49,30 @@ pub(crate) struct PagesFile {
     pub len: u64,
 }
 
-/// Bytes of the daemon for a piece of a region.
+/// Bytes that the daemon keeps for a piece of a region.
 const BYTES_OF_PIECE: u64 = (size_of::<SharedPages>() + size_of::<Arc<SharedPages>>() + 16) as u64
     + size_of::<(Arc<Pages>, Part)>() as u64;
 
 impl RegionPages {
-    /// Those of a window stay as they are, and nobody gets them.
+    /// Orphans pages of windows, so that nobody else gets them.
     fn leave(&self) {
         if let PagesBacking::Window(pieces, _) = &self.backing {
             pieces.iter().for_each(|(pages, _)| pages.leave());
         }
     }
 
-    /// Identifies them ([`Region::file`]).
+    /// Returns the identifier of the pages ([`Region::file`]).
     pub fn id(&self) -> u64 {
         self.extents.first().map_or(0, |first| first.file())
     }
 
-    /// Their first address, and their length in bytes.
+    /// Returns the first address of the pages, and their length in bytes.
     pub fn range(&self) -> (u64, u64) {
         let ranges = self.extents.iter().map(|extent| extent.range());
         (self.extents.first().map_or(0, |first| first.range().0), ranges.map(|(_, len)| len).sum())
     }
 
-    /// The memory, for a program. `None` if it can't map it, or no descriptor is left.
+    /// Makes what a program gets to map the pages. `None` if it can't map them, or no descriptor is left.
     pub fn give(&self, to: &Reach) -> Option<Vec<Given>> {
         match &self.backing {
             PagesBacking::File(file, _) if to.is_local => Some(vec![file.try_clone().ok()?.into()]),
@@ -84,7 +84,7 @@ impl RegionPages {
         }
     }
 
-    /// The extent with this address.
+    /// Returns the extent with this address.
     fn extent(&self, address: u64) -> Option<&SharedPages> {
         let after = match &self.extents[..] {
             [only] => return Some(only),
@@ -93,8 +93,8 @@ impl RegionPages {
         self.extents.get(after.checked_sub(1)?).map(|extent| &**extent)
     }
 
-    /// Calls `each` for the parts of this memory, each of which is in one extent, with its address, and its place among
-    /// the bytes. False if some of it is in none, or `each` fails.
+    /// Calls `each` for the parts of this memory, each of which is in one extent, with its address, and its place
+    /// among the bytes. Returns false if some of it is in no extent, or `each` fails.
     fn for_each(
         &self,
         address: u64,
@@ -148,12 +148,13 @@ pub(crate) struct Place {
     pub address: u64,
 }
 
-/// The bytes that count as registered. An implicit region counts as none: nothing is pinned, and its size is unknown.
+/// Returns the bytes of a region that count as registered: none of an implicit region, since nothing of it is
+/// pinned, and its size is unknown.
 const fn counted(region: &Region) -> u64 {
     if region.is_implicit() { 0 } else { region.len }
 }
 
-/// The access flags of a region or window, in words.
+/// Returns the access flags of a region or window, in words.
 pub(crate) fn access_names(flags: u32, kind: KeyKind) -> String {
     let names = [
         (access::MW_BIND, "bind"),
@@ -168,7 +169,7 @@ pub(crate) fn access_names(flags: u32, kind: KeyKind) -> String {
     if set.is_empty() { "local-read".into() } else { set.join(" ") }
 }
 
-/// The right that a peer needs.
+/// Returns the access flag that a peer needs.
 pub(crate) const fn right(access: Access) -> u32 {
     match access {
         Access::Write => access::REMOTE_WRITE,
@@ -187,22 +188,22 @@ pub(crate) struct Regions {
     pages: ById<Key, RegionPages>,
     /// The same regions in a shared table, for the application itself and for peers that share memory.
     pub(crate) table: RegionTable,
-    /// Its memory, to share.
+    /// The memory of the shared table.
     pub backing: MemoryBacking,
     /// How many regions the table has room for.
     pub limit: u32,
     /// Registered bytes of all regions.
     pub registered: u64,
-    /// Memory of the daemon for the tables.
+    /// The memory that the tables cost the daemon.
     pub(crate) table_memory: TableMemory,
-    /// What all applications of the device have registered.
+    /// The sums of all applications of the device.
     pub(crate) together: Arc<Registered>,
 }
 
 impl Regions {
-    /// The regions of an application with memory from this source, at most `limit`. The table that peers read is in a
-    /// file that only the device can write; if peers are in virtual machines, it is in their common window, with room
-    /// for fewer regions: others are not shared.
+    /// Creates the table of an application's regions, with memory from this source, for at most `limit` regions.
+    /// The table that peers read is in a file that only the device can write; if peers are in virtual machines, it
+    /// is in their common window, with room for fewer regions: others are not shared.
     pub fn new(limit: u32, together: Arc<Registered>, source: &MemorySource) -> Result<Self, MemoryError> {
         let room = limit.min(ROOM);
         let common = source.common(RegionTable::bytes(room));
@@ -218,22 +219,22 @@ impl Regions {
         Ok(Self { entries, pages, table, backing, limit, registered: 0, table_memory, together })
     }
 
-    /// The region or window with this key.
+    /// Returns the region or window with this key.
     pub fn entry(&self, key: Key) -> Option<&KeyEntry> {
         self.entries.get(&key.index()).filter(|entry| entry.key == key)
     }
 
-    /// The region, not a window, with this key.
+    /// Returns the region with this key, but not a window.
     pub fn get(&self, key: Key) -> Option<&Region> {
         self.entry(key).filter(|entry| entry.window.is_none()).and_then(|entry| entry.region.as_ref())
     }
 
-    /// Whether windows are bound to the region with this key.
+    /// Is true if windows are bound to the region with this key.
     pub fn has_windows(&self, key: Key) -> bool {
         self.entry(key).is_some_and(|entry| entry.windows > 0)
     }
 
-    /// All regions and bound windows.
+    /// Returns all regions and bound windows.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Region)> {
         self.entries.values().filter_map(|entry| Some((entry.key, entry.region.as_ref()?)))
     }
@@ -252,8 +253,8 @@ impl Regions {
         Ok(Some(RegionPages { extents: vec![pages], backing: PagesBacking::File(file, share) }))
     }
 
-    /// Pages of windows that are pages of a region: not none of them, one after the other. `None` if there is no room
-    /// for so many.
+    /// Makes pages of a region out of pieces of windows, at least one, which follow one another. `None` if there is
+    /// no room for so many.
     pub fn over(&self, pieces: Vec<Piece>, space: &AddressSpace) -> Option<RegionPages> {
         /// Numbers that are no inodes.
         static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
@@ -314,7 +315,7 @@ impl Regions {
         Some(region)
     }
 
-    /// A new key. It differs from all others in more than the lowest byte.
+    /// Chooses a new key. It differs from all others in more than the lowest byte.
     pub(crate) fn new_key(&self) -> Key {
         loop {
             let key = Key(random::number());
@@ -338,7 +339,7 @@ impl Regions {
         Some(region)
     }
 
-    /// Pages of windows that regions have stay as they are, and nobody gets them.
+    /// Orphans pages of windows that regions have, so that nobody else gets them.
     pub fn leave(&self) {
         self.pages.values().for_each(RegionPages::leave);
     }
@@ -350,7 +351,7 @@ impl Regions {
         self.entries.values().any(is_its)
     }
 
-    /// The pages of windows that a region has.
+    /// Returns the pages of windows that a region has.
     pub fn window_pages(&self, key: Key) -> Vec<Arc<Pages>> {
         match self.pages.get(&key).map(|pages| &pages.backing) {
             Some(PagesBacking::Window(pieces, _)) => pieces.iter().map(|(pages, _)| pages.clone()).collect(),
@@ -380,12 +381,12 @@ impl Regions {
         Ok(Place { key: entry.region_key(), address })
     }
 
-    /// The pages in a file behind a key, for a peer that shares memory.
+    /// Returns the shared pages behind a key, for a peer that shares memory.
     pub fn shared(&self, key: Key) -> Option<&RegionPages> {
         self.entry(key).and_then(|entry| self.pages.get(&entry.region_key()))
     }
 
-    /// The shared pages at this place, if there are any.
+    /// Returns the shared pages at this place, if there are any.
     fn pages(&self, place: Place) -> Option<&RegionPages> {
         self.pages.get(&place.key)
     }

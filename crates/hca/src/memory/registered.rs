@@ -1,4 +1,4 @@
-//! What all applications of a device have registered, and the memory that this costs the daemon.
+//! Counts what all applications of a device have registered, and the memory that this costs the daemon.
 
 use crate::base::budget::{DeviceBudget, Exhausted, Kind, Reservation};
 use crate::base::ids::MwId;

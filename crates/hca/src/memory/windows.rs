@@ -38,7 +38,7 @@ impl Regions {
         Some(())
     }
 
-    /// The part of a region to which a window is bound.
+    /// Returns the part of a region to which a window is bound.
     pub fn window_part(&self, mw: MwId) -> Option<&Region> {
         self.entries.get(&mw).filter(|entry| entry.window.is_some()).and_then(|entry| entry.region.as_ref())
     }
@@ -126,7 +126,6 @@ impl Regions {
         self.unbind(key.index()).ok_or(Fault::Protection)
     }
 
-    /// Makes a memory window.
     pub fn alloc_window(&mut self, pd: PdId, mw_type: u32, limits: Limits) -> Answer {
         if ![TYPE_1, TYPE_2].contains(&mw_type) {
             return refuse(

@@ -27,7 +27,7 @@ pub(crate) const MANAGER_QPN: Qpn = Qpn(1);
 /// Queue pair numbers below this are special (0, 1) or not used.
 const FIRST_QPN: u32 = 16;
 
-/// A guest's device, as all threads see it.
+/// A guest's device, as its own threads and those of other devices see it.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     spec: RwLock<DeviceSpec>,
@@ -42,15 +42,14 @@ pub(crate) struct Adapter {
     ended_counters: Mutex<Counters>,
     /// The device is being closed.
     closing: AtomicBool,
-    /// Its guest's machine stands still, or its memory is being copied: no program in it uses the device.
+    /// True if the guest's machine stands still, or its memory is being copied: no program in it uses the device.
     halted: AtomicBool,
-    /// The machine may migrate, with what is in its window.
+    /// True if the machine may migrate, with the contents of its window.
     migrates: AtomicBool,
-    /// The process that is its guest's VMM, or 0.
+    /// The process of the guest's VMM, or 0.
     vmm: AtomicI32,
-    /// What its applications have taken of its limits.
+    /// The share of its limits that its applications have taken.
     pub budget: Arc<DeviceBudget>,
-    /// The threads of its applications.
     pub threads: DeviceThreads,
     /// The order of its atomic operations.
     pub turn: Turns,
@@ -98,17 +97,16 @@ impl Adapter {
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = spec;
     }
 
-    /// Its windows.
     pub fn windows(&self) -> DeviceWindows {
         self.windows.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The window of its trust, while it has one.
+    /// Returns the window of the device's trust, while it has one.
     pub fn common_window(&self) -> Option<Arc<Window>> {
         self.windows().common.filter(|_| self.spec().trust.is_some())
     }
 
-    /// Sets its windows. Returns those that it had.
+    /// Replaces the windows, and returns the old ones.
     pub fn set_windows(&self, windows: DeviceWindows) -> DeviceWindows {
         std::mem::replace(&mut self.windows.write().unwrap_or_else(PoisonError::into_inner), windows)
     }
@@ -171,7 +169,7 @@ impl Adapter {
         self.halted.load(Ordering::Acquire)
     }
 
-    /// Whether applications lose the device, and may go on using what they have of it.
+    /// Is true while applications lose the device, but may go on using its memory.
     pub fn is_leaving(&self) -> bool {
         self.is_closing() || self.is_halted()
     }
@@ -185,17 +183,17 @@ impl Adapter {
         self.port.get().copied()
     }
 
-    /// Whether a rate limits what leaves.
+    /// Is true if a rate limits what leaves.
     pub fn has_rate(&self) -> bool {
         self.shaper.is_set()
     }
 
-    /// How many frames of `frame` bytes may leave now, at most `most`.
+    /// Returns how many frames of `frame` bytes may leave now, at most `most`.
     pub fn room(&self, now: Duration, frame: u64, most: usize) -> usize {
         self.shaper.room(now, frame, most)
     }
 
-    /// How long until a frame of `frame` bytes may leave.
+    /// Returns how long it takes until a frame of `frame` bytes may leave.
     pub fn wait(&self, now: Duration, frame: u64) -> Duration {
         self.shaper.wait(now, frame)
     }
@@ -209,7 +207,7 @@ impl Adapter {
         *self.ended_counters.lock().unwrap_or_else(PoisonError::into_inner) += counters;
     }
 
-    /// Counters of applications that have ended, and of the device itself.
+    /// Returns the counters of applications that have ended, and of the device itself.
     pub fn counters(&self) -> Counters {
         let mut counters = *self.ended_counters.lock().unwrap_or_else(PoisonError::into_inner);
         self.errors.count_into(&mut counters);
@@ -221,7 +219,7 @@ impl Adapter {
         self.groups.remove(qpn);
     }
 
-    /// The inbox of the thread that has this queue pair.
+    /// Returns the inbox of the thread that has this queue pair.
     pub fn owner(&self, qpn: Qpn) -> Option<Arc<Inbox<Message>>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn).cloned()
     }

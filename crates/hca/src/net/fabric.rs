@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct RoceFlow {
     /// MAC of the sending device.
     pub mac: [u8; 6],
-    /// Its address.
+    /// The sending device's address.
     pub source: IpAddr,
     /// Address of the receiving device.
     pub destination: IpAddr,
@@ -25,7 +25,7 @@ pub struct RoceFlow {
 
 /// The rules of the vRouter.
 pub trait Rules: Send + Sync {
-    /// Whether packets from the device with port `from` reach the one with port `to`, and nobody watches them.
+    /// Is true if packets from the device with port `from` reach the one with port `to`, and nobody watches them.
     fn lets(&self, from: u16, flow: &RoceFlow, to: u16) -> bool;
 }
 
@@ -46,7 +46,7 @@ pub struct Fabric {
     rules: Box<dyn Rules>,
     host_budget: Arc<HostBudget>,
     threads: Arc<HostThreads>,
-    /// Where streams of programs in virtual machines come to.
+    /// Accepts the streams of programs in virtual machines.
     pub(crate) reception: Reception,
     pub(crate) programs: Programs,
 }
@@ -58,13 +58,13 @@ impl std::fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// A host without devices. Devices may use half of the descriptors and mappings of this process.
+    /// Creates a host without devices. Devices may use half of the descriptors and mappings of this process.
     #[must_use]
     pub fn new(rules: Box<dyn Rules>) -> Self {
         Self::with_budget(rules, HostBudget::of_process())
     }
 
-    /// A fabric whose devices may use this many descriptors and mappings together.
+    /// Creates a host whose devices may use this many descriptors and mappings together.
     #[must_use]
     pub fn limited(rules: Box<dyn Rules>, descriptors: u64, mappings: u64) -> Self {
         Self::with_budget(rules, HostBudget::new(descriptors, mappings))
@@ -81,7 +81,7 @@ impl Fabric {
         }
     }
 
-    /// Descriptors and mappings that applications of all devices use now.
+    /// Returns the descriptors and mappings that applications of all devices use now.
     #[must_use]
     pub fn taken(&self) -> (u64, u64) {
         let taken = self.host_budget.taken();
@@ -97,7 +97,8 @@ impl Fabric {
         self.reception.listen(listener, None)
     }
 
-    /// Has programs wait at the sockets of all devices, until [`Self::accept`]: another process may accept them there.
+    /// Has programs wait at the sockets of all devices, until [`Self::accept`]: another process may accept them
+    /// there.
     pub fn hold(&self) {
         self.reception.hold(true);
     }
@@ -112,7 +113,7 @@ impl Fabric {
         Arc::new(Adapter::new(spec, &self.host_budget, &self.threads))
     }
 
-    /// Processes that may have memory of a device's applications.
+    /// Describes the processes that may have memory of a device's applications.
     pub(crate) fn describe_holders(&self, adapter: &Adapter) -> Vec<HolderDescription> {
         let own = adapter.spec().clone();
         let others: Vec<_> = {
@@ -125,7 +126,7 @@ impl Fabric {
         })
     }
 
-    /// Whether two devices with these addresses may exchange packets, in both directions, without the vRouter.
+    /// Is true if two devices with these addresses may exchange packets, in both directions, without the vRouter.
     pub(crate) fn lets(&self, one: DeviceAddress<'_>, other: DeviceAddress<'_>) -> bool {
         self.lets_one_way(one, other) && self.lets_one_way(other, one)
     }
@@ -164,7 +165,7 @@ impl Fabric {
         all.retain(|_, other| !Arc::ptr_eq(other, adapter));
     }
 
-    /// The device with this address in a VRF.
+    /// Finds the device with this address in a VRF.
     pub(crate) fn find(&self, vrf: u32, gid: Ipv6Addr) -> Option<Arc<Adapter>> {
         self.by_address.read().unwrap_or_else(PoisonError::into_inner).get(&(vrf, gid)).cloned()
     }

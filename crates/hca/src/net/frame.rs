@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The MAC of the vRouter, which routes packets (RFC 5798's virtual router MAC).
 const ROUTER: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
 
-/// The destination MAC of packets to an address: the group's (RFC 1112, 6.4; RFC 2464, 7), or the vRouter's.
+/// Returns the destination MAC of packets to an address: the group's (RFC 1112, 6.4; RFC 2464, 7), or the
+/// vRouter's.
 fn mac_towards(destination: Ipv6Addr) -> Mac {
     match destination.to_ipv4_mapped().map(|v4| v4.octets()) {
         _ if !is_group(destination) => ROUTER,
@@ -17,12 +18,12 @@ fn mac_towards(destination: Ipv6Addr) -> Mac {
     }
 }
 
-/// Bytes of a frame with this network header and UDP payload.
+/// Returns the length of a frame with this network header and UDP payload, bytes.
 pub(crate) const fn len(header: &NetworkHeader, payload: usize) -> usize {
     proto::ETHERNET_LEN + header.len() + proto::UDP_LEN + payload
 }
 
-/// What a sender chooses in the headers of a frame.
+/// The fields that a sender chooses in the headers of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameHeader<'a> {
     /// The source MAC.
@@ -49,8 +50,8 @@ pub(crate) fn write(frame: &mut [u8], headers: &FrameHeader<'_>, payload: &[u8])
     Ok(())
 }
 
-/// The network header of a RoCE packet, the offsets of IP and UDP header, and the packet's end. `None` if the frame
-/// has no whole RoCE packet.
+/// Parses a RoCE frame. Returns the network header, the offsets of IP and UDP header, and the packet's end. `None`
+/// if the frame has no whole RoCE packet.
 pub(crate) fn datagram(frame: &[u8]) -> Option<(NetworkHeader, usize, usize, usize)> {
     let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
     let ip = headers.ip()?;

@@ -53,7 +53,7 @@ pub(crate) struct CopyRate {
 }
 
 impl CopyRate {
-    /// Whether a datagram may be copied now: to all members, or to none.
+    /// Is true if a datagram may be copied now: to all members, or to none.
     pub fn may(&self, now: Duration) -> bool {
         self.until.saturating_sub(now) < BURST
     }
@@ -80,7 +80,7 @@ pub(crate) struct Multicast<'a> {
 }
 
 impl<'a> Multicast<'a> {
-    /// A datagram, checked as far as possible without the queue pairs.
+    /// Checks a datagram as far as possible without the queue pairs.
     pub fn new(header: NetworkHeader, is_local: bool, bytes: &'a [u8]) -> Result<Self, Unfit> {
         let datagram = roce::parse(bytes).map_err(|_| Unfit::Malformed)?;
         let (Opcode::Of(Service::Ud, _), Some(deth)) = (datagram.bth.opcode, datagram.deth) else {
@@ -139,7 +139,7 @@ impl Groups {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The members of a group; `None` if there are none.
+    /// Returns the members of a group; `None` if there are none.
     pub fn members(&self, group: Ipv6Addr) -> Option<Arc<[Member]>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
     }
@@ -180,7 +180,7 @@ impl Groups {
         was_member
     }
 
-    /// Whether a queue pair is attached to any group.
+    /// Is true if a queue pair is attached to any group.
     pub fn has(&self, qpn: Qpn) -> bool {
         let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
         groups.values().any(|members| members.iter().any(|member| member.qpn == qpn))

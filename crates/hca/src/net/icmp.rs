@@ -14,11 +14,12 @@ const TOO_LONG: u8 = 4;
 pub(crate) struct Undelivered {
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// Its head.
+    /// The first bytes of its MAD.
     pub head: [u8; QUOTED],
 }
 
-/// What an ICMP message says; `None`: the frame is no ICMP message. The sender may lie.
+/// Reads an ICMP message. Returns the message of the connection manager that it reports as undelivered, if it does;
+/// `None` if the frame is no ICMP message. The sender may lie.
 pub(crate) fn read(frame: &[u8]) -> Option<Option<Undelivered>> {
     let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
     let L4::Icmp { kind, code, .. } = headers.l4 else { return None };
@@ -51,7 +52,7 @@ pub(crate) mod tests {
     use packet::roce::cm::MAD_LEN;
     use std::net::Ipv6Addr;
 
-    /// The error that a router makes of a guest's frame with these bytes as UDP payload.
+    /// Makes the error that a router sends for a guest's frame with these bytes as UDP payload.
     pub(crate) fn answered(addresses: [&str; 3], payload: &[u8], error: IcmpError) -> Vec<u8> {
         let [source, destination, router] = addresses.map(|text| text.parse::<IpAddr>().unwrap());
         let gid = |ip: IpAddr| match ip {

@@ -16,7 +16,6 @@ pub(crate) struct Path {
     pub header: NetworkHeader,
     /// The MAC of the device.
     pub mac: [u8; 6],
-    /// How packets travel on it.
     pub way: Way,
 }
 
@@ -49,13 +48,13 @@ pub(crate) enum NoPath {
 }
 
 impl Path {
-    /// The path to the single peer that an address vector describes.
+    /// Finds the path to the single peer that an address vector describes.
     pub fn to_peer(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
         let path = Self::find(vector, adapter, fabric)?;
         if matches!(path.way, Way::Group) { Err(NoPath::Group) } else { Ok(path) }
     }
 
-    /// The path that an address vector describes.
+    /// Finds the path that an address vector describes.
     pub fn find(vector: &AddressVector, adapter: &Adapter, fabric: &Fabric) -> Result<Self, NoPath> {
         // A copy: another device's specification is read below, and a writer waiting for either lock would block that.
         let spec = adapter.spec().clone();

@@ -44,11 +44,11 @@ pub(crate) struct Delivery<'a> {
     adapter: &'a Adapter,
     /// Buffer for the next packet. Each inbox returns one for the one that it gets.
     spare: Vec<u8>,
-    /// Inboxes with packets that are not announced yet, and the number of frames from which those came.
+    /// Inboxes with packets that are not announced yet.
     untold: Vec<Arc<Inbox<Message>>>,
     frames: u32,
     copy_rate: CopyRate,
-    /// What the connection manager has to know.
+    /// Messages of the connection manager that could not be delivered, for the manager.
     pub undelivered: Vec<Undelivered>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Delivery<'a> {
         0
     }
 
-    /// A packet that is no RoCEv2.
+    /// Handles a packet that is no RoCEv2.
     fn other(&mut self, frame: &[u8]) {
         let errors = &self.adapter.errors;
         let Some(undelivered) = icmp::read(frame) else { return count(&errors.malformed) };
@@ -189,7 +189,7 @@ mod tests {
         multicast_to(group(3), queue_key, partition, len)
     }
 
-    /// A datagram to a group, as it comes over the wire.
+    /// Makes a datagram to a group, as it comes over the wire.
     fn multicast_to(group: Ipv6Addr, queue_key: u32, partition: u16, len: usize) -> Vec<u8> {
         let bth = Bth {
             opcode: Opcode::Of(Service::Ud, Operation::SendOnly),
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A device with as many members of the group as allowed, in several programs.
+    /// Creates a device with as many members of the group as allowed, in several programs.
     fn device(programs: usize) -> (Arc<Adapter>, Vec<Arc<Inbox<Message>>>) {
         let spec = crate::DeviceSpec {
             guest: "a".into(),
@@ -249,7 +249,7 @@ mod tests {
         (adapter, inboxes)
     }
 
-    /// How many packets are in an announced inbox.
+    /// Returns how many packets are in an announced inbox.
     fn taken(inbox: &Inbox<Message>) -> usize {
         let mut arrivals = Arrivals::default();
         inbox.take(&mut arrivals);
@@ -333,7 +333,7 @@ mod tests {
         let (adapter, inboxes) = device(2);
         let mut delivery = Delivery::new(&adapter);
         let mut connected = multicast(KEY, 0xffff, 4);
-        // Of a connection: RC SEND Only.
+        // A packet of a connection: RC SEND Only.
         connected[14 + 20 + 8] = 4;
         let end = connected.len() - ICRC_LEN;
         let icrc = roce::icrc(&connected[14..end]).unwrap();

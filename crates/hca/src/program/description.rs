@@ -10,10 +10,10 @@ use uverbs::{QpState, QpType};
 pub struct ClientDescription {
     /// Identifies it within the device.
     pub(crate) id: u64,
-    /// It does not answer; then the rest is unknown.
+    /// True if it does not answer; then the rest is unknown.
     pub is_stuck: bool,
-    /// Its process number in the daemon's namespace; 0 if it has none there. Of a program in a virtual machine: its
-    /// number there, as it claims.
+    /// The process number in the daemon's namespace; 0 if it has none there. For a program in a virtual machine:
+    /// the number there, as the program claims.
     pub pid: i32,
     /// The name of a program in a virtual machine, as it claims; `None`: it is not in one.
     pub program: Option<String>,
@@ -25,28 +25,29 @@ pub struct ClientDescription {
     pub cqs: Vec<CqDescription>,
     /// Bytes of its memory regions.
     pub registered: u64,
-    /// Its counters.
+    /// The counters of the application.
     pub counters: Counters,
 }
 
 /// A queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpDescription {
-    /// Its number.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// Its type.
+    /// The transport service.
     pub kind: QpType,
-    /// Its state.
+    /// The state of the queue pair.
     pub state: QpState,
     /// Why it is in the error state.
     pub error: Option<&'static str>,
     /// GID of its peer, if it is connected.
     pub peer: Option<Ipv6Addr>,
-    /// Number of the peer's queue pair.
+    /// Number of the peer's queue pair; 0 if it is not connected.
     pub peer_qpn: u32,
-    /// How messages get there (`shared`, `copy` or `roce`), and why this way.
+    /// How messages get to the peer: `shared`, `copy` or `roce`; `each` if every address handle decides, `none` if
+    /// there is no peer.
     pub transport: &'static str,
-    /// Why.
+    /// Why `transport` is so, for people.
     pub reason: &'static str,
     /// Number of the first packet sent.
     pub sq_psn: u32,
@@ -63,15 +64,15 @@ pub struct QpDescription {
 /// A memory region, or a bound window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MrDescription {
-    /// Its key.
+    /// The key: `lkey` and `rkey` alike.
     pub key: u32,
-    /// Its address in the application's memory.
+    /// The first address in the application's memory.
     pub address: u64,
-    /// Its first address for users of the key (`iova`).
+    /// The first address for users of the key (`iova`).
     pub iova: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
-    /// Its access flags, in words.
+    /// The access flags, in words.
     pub access: String,
     /// Whether pages of it are in a file that peers may map.
     pub is_shared: bool,
@@ -80,7 +81,7 @@ pub struct MrDescription {
 /// A completion queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CqDescription {
-    /// Its handle.
+    /// The handle of the completion queue.
     pub cq: u32,
     /// Number of completions for which it has room.
     pub entries: u32,
@@ -88,12 +89,12 @@ pub struct CqDescription {
     pub users: u32,
     /// Completions that the application has not polled yet.
     pub waiting: u32,
-    /// It had no room for a completion.
+    /// True if it had no room for a completion.
     pub overrun: bool,
 }
 
 impl ClientDescription {
-    /// The description of an application that does not answer.
+    /// Describes an application that does not answer.
     pub(crate) fn stuck(who: &Who, id: u64) -> Self {
         let (pid, program) = (who.pid(), who.program().map(str::to_owned));
         Self { id, is_stuck: true, pid, program, ..Self::default() }

@@ -15,19 +15,19 @@ const PROCESSES: u32 = 1024;
 /// Most grants of a device. All of them are recorded, so beyond this no memory is given.
 const GRANTS: usize = 4096;
 
-/// What memory was given.
+/// The memory that was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GrantedMemory {
     /// Queues and tables of a queue pair.
     Queues,
-    /// Regions in files, too.
+    /// Queues, and regions in files.
     Regions,
     /// All of the process's memory.
     Everything,
 }
 
 impl GrantedMemory {
-    /// Its name, for people.
+    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,19 +41,18 @@ impl GrantedMemory {
 /// A process that may have memory of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderDescription {
-    /// Its process number, in the daemon's namespace.
+    /// The process number, in the daemon's namespace.
     pub pid: i32,
     /// The guest to which it belongs.
     pub guest: String,
-    /// Whose memory it has.
+    /// The process number of the process whose memory it has.
     pub of: i32,
-    /// Which memory of that process.
+    /// The part of that memory.
     pub given: GrantedMemory,
     /// Whether both guests still trust each other.
     pub is_trusted: bool,
 }
 
-/// A process.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub pid: i32,
@@ -62,14 +61,14 @@ pub(crate) struct Process {
     _reservation: Reservation,
 }
 
-/// How the end of a process is known.
+/// How the device learns that the process has ended.
 #[derive(Debug)]
 enum End {
-    /// It is not.
+    /// It does not.
     Unknown,
-    /// This is readable then.
+    /// This descriptor is readable then.
     Descriptor(OwnedFd),
-    /// Its connection is gone, and with that this: it is in a virtual machine.
+    /// This is gone with the connection of the process, which is in a virtual machine.
     Connection(Weak<()>),
 }
 
@@ -84,7 +83,7 @@ impl Process {
         Some(Self { pid, guest, end, _reservation: held })
     }
 
-    /// Whether the process still exists. True also if the daemon can't know.
+    /// Is true if the process still exists, or if the daemon can't know.
     pub fn is_there(&self) -> bool {
         let end = match &self.end {
             End::Unknown => return true,
@@ -113,8 +112,9 @@ pub(crate) struct MemoryGrants {
 }
 
 impl MemoryGrants {
-    /// The process with this number. All its connections share it; one in a virtual machine, whose number is only its
-    /// own word, has one for each connection, and `life` exists as long as that does. `None` if there are too many.
+    /// Returns the process with this number. All its connections share it. The number of a process in a virtual
+    /// machine is only its own claim, so there each connection has a process of its own, and `life` exists as long
+    /// as the connection. `None` if there are too many.
     pub fn process(
         &self,
         pid: i32,
@@ -138,8 +138,8 @@ impl MemoryGrants {
         Some(process)
     }
 
-    /// Records that one process gets memory of another. False if there is no room for the record: then the process
-    /// must not get it.
+    /// Records that one process gets memory of another. Returns false if there is no room for the record: then the
+    /// process must not get the memory.
     pub fn note(&self, to: &Arc<Process>, of: &Arc<Process>, given: GrantedMemory, trust: &str) -> bool {
         let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |grant: &&mut MemoryGrant| {
@@ -157,7 +157,7 @@ impl MemoryGrants {
         true
     }
 
-    /// The processes that may still have memory. `trusts` tells whether a guest has a trust.
+    /// Describes the processes that may still have memory. `trusts` tells whether a guest has a trust.
     pub fn describe(&self, trusts: impl Fn(&str, &str) -> bool) -> Vec<HolderDescription> {
         let mut all = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|grant| grant.to.is_there() && grant.of.is_there());

@@ -8,17 +8,17 @@ use uverbs::{Claim, Uuid};
 /// Most characters of a name.
 const NAME: usize = 32;
 
-/// A program.
+/// A program, and how the daemon knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     /// It runs on this kernel, which knows its process and user.
     Local { pid: i32, uid: u32 },
-    /// It is in a virtual machine, and says this of itself.
+    /// It is in a virtual machine, and claims this.
     Remote(Claim),
 }
 
 impl Who {
-    /// A program in a virtual machine. What it says can be displayed.
+    /// Makes a program in a virtual machine out of its claim, whose name can be displayed afterwards.
     pub fn remote(claim: Claim) -> Self {
         let visible = |letter: &char| !letter.is_control();
         let program = claim.program.chars().filter(visible).take(NAME).collect();
@@ -29,14 +29,14 @@ impl Who {
         matches!(self, Self::Remote(_))
     }
 
-    /// Its process number: here, or in its virtual machine.
+    /// Returns the process number: here, or in the virtual machine.
     pub const fn pid(&self) -> i32 {
         match self {
             Self::Local { pid, .. } | Self::Remote(Claim { pid, .. }) => *pid,
         }
     }
 
-    /// Its user; `None`: the host does not know it.
+    /// Returns the user; `None`: the host does not know it.
     pub const fn uid(&self) -> Option<u32> {
         match self {
             Self::Local { uid, .. } => Some(*uid),
@@ -44,7 +44,7 @@ impl Who {
         }
     }
 
-    /// When its virtual machine was started, as it says.
+    /// Returns when the program's virtual machine was started, as the program claims.
     pub const fn boot(&self) -> Option<Uuid> {
         match self {
             Self::Local { .. } => None,
@@ -52,7 +52,7 @@ impl Who {
         }
     }
 
-    /// The name of a program in a virtual machine.
+    /// Returns the name of a program in a virtual machine.
     pub fn program(&self) -> Option<&str> {
         match self {
             Self::Local { .. } => None,
@@ -60,7 +60,8 @@ impl Who {
         }
     }
 
-    /// What is noted of it, where it has pages of a window. `vmm`: the process of its machine, if it is in one.
+    /// Makes the note of the program for windows of which it has pages. `vmm`: the process of its machine, if it is
+    /// in one.
     pub fn note(&self, guest: &str, secret: Uuid, vmm: i32) -> ProgramNote {
         let (guest, shares) = (guest.to_owned(), false);
         match self {
@@ -85,7 +86,7 @@ impl Who {
         }
     }
 
-    /// What it can map of a device's windows.
+    /// Returns the windows of a device that it can map.
     pub const fn reach(&self, windows: DeviceWindows) -> Reach {
         Reach { is_local: !self.is_remote(), windows }
     }

@@ -42,8 +42,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The layout for an application's request, within the limits. `shares` says whether peers may store messages
-    /// there.
+    /// Lays out the memory for an application's request, within the limits. `shares` says whether peers may store
+    /// messages there.
     pub fn of(asked: &CreateQp, shares: bool) -> Result<Self, Refusal> {
         let cap = checked(asked)?;
         let send = Shape::new(0, cap.max_send_wr, cap.max_send_sge, cap.max_inline_data);
@@ -54,12 +54,12 @@ impl Layout {
         Ok(Self { cap, send, receive, queues, shares })
     }
 
-    /// Bytes of the shared memory.
+    /// Returns the bytes of the shared memory.
     const fn bytes(&self) -> usize {
         self.queues + if self.shares { MessageRing::BYTES } else { 0 }
     }
 
-    /// Bytes including what the device keeps about requests in progress.
+    /// Returns the bytes of the shared memory and of what the device keeps about requests in progress.
     const fn cost(&self) -> usize {
         let list = self.cap.max_send_sge as usize * size_of::<Segment>();
         let work = size_of::<Work>() + list + self.cap.max_inline_data as usize;

@@ -11,7 +11,7 @@ use crate::program::who::Who;
 use crate::qp::{Qp, Transport};
 use uverbs::{QpType, Region};
 
-/// How messages get to a queue pair's peer, and why this way.
+/// Returns how messages get to a queue pair's peer, and why this way.
 fn transport(endpoint: &Endpoint) -> (&'static str, &'static str) {
     match &endpoint.peer.path {
         _ if endpoint.sharing.is_direct() => ("shared", "both trust each other"),

@@ -59,7 +59,7 @@ pub(crate) fn modify(
     Ok(())
 }
 
-/// The state that a program asks for, if these attributes may be set on the way to it.
+/// Returns the state that a program asks for, if these attributes may be set in the transition to it.
 fn new_state(endpoint: &Endpoint, set: u32, asked: &QpAttributes) -> Result<QpState, Refusal> {
     let from = endpoint.state;
     if set & mask::CUR_STATE != 0 && asked.cur_qp_state != from as u32 {
@@ -84,7 +84,7 @@ fn new_state(endpoint: &Endpoint, set: u32, asked: &QpAttributes) -> Result<QpSt
     Ok(to)
 }
 
-/// The path to the peer that a program names, if it names one.
+/// Finds the path to the peer that a program names, if it names one.
 fn new_path(set: u32, asked: &QpAttributes, context: &Context) -> Result<Option<Path>, Refusal> {
     if set & mask::AV == 0 {
         return Ok(None);
@@ -93,7 +93,7 @@ fn new_path(set: u32, asked: &QpAttributes, context: &Context) -> Result<Option<
     path.map(Some).or_else(|e| refuse(Errno::INVAL, e.to_string()))
 }
 
-/// What a queue pair does when it comes into its state from the state `from`.
+/// Acts on the transition from the state `from` to the state in which the queue pair now is.
 fn enter(qp: &mut Qp, from: QpState, set: u32, context: &mut Context) {
     // A datagram is one packet, on every path.
     let longest = mtu(context.adapter.spec().active_mtu());
@@ -133,7 +133,7 @@ fn check(set: u32, asked: &QpAttributes, spec: &DeviceSpec) -> Result<(), Refusa
     Ok(())
 }
 
-/// Takes over the attributes that are set.
+/// Takes over those of the attributes that are set in the mask `set`.
 fn set_attributes(current: &mut QpAttributes, set: u32, asked: &QpAttributes) {
     let mut each = |bit: u32, place: fn(&mut QpAttributes) -> &mut u32, value: u32| {
         if set & bit != 0 {
@@ -159,7 +159,7 @@ fn set_attributes(current: &mut QpAttributes, set: u32, asked: &QpAttributes) {
     }
 }
 
-/// The transport of a queue pair that is ready to receive.
+/// Makes the transport of a queue pair that is ready to receive.
 fn begin(endpoint: &Endpoint, longest: Mtu) -> Transport {
     match endpoint.kind {
         QpType::Ud => Transport::Datagram(DatagramPair::new(datagram_attributes(endpoint, longest))),

@@ -3,7 +3,7 @@
 use uverbs::qp::mask::*;
 use uverbs::{QpState, QpType};
 
-/// Required attributes, and optional ones.
+/// The required and the optional attributes of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     pub required: u32,
@@ -13,7 +13,7 @@ pub(crate) struct Transition {
 /// Attributes that every transition may set.
 const ALWAYS: u32 = STATE | CUR_STATE;
 
-/// The attributes of a transition; `None` if there is no such transition.
+/// Returns the attributes of a transition; `None` if there is no such transition.
 pub(crate) fn transition(kind: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use QpState as S;
     use QpType as T;
@@ -59,7 +59,7 @@ const fn while_ready(kind: QpType) -> u32 {
 }
 
 impl Transition {
-    /// Whether the transition accepts these attributes.
+    /// Is true if the transition accepts these attributes.
     pub const fn takes(self, mask: u32) -> bool {
         mask & self.required == self.required && mask & !(self.required | self.optional) == 0
     }

@@ -28,17 +28,17 @@ pub(crate) enum Event {
     GidChange = 18,
 }
 
-/// Makes what carries events to an application: a local socket, or a stream with a ticket.
+/// Makes the sockets or streams, with their tickets, that carry events to an application.
 #[derive(Debug)]
 pub(crate) struct Notifiers(Option<(Arc<Tickets>, Origin)>);
 
 impl Notifiers {
-    /// `streams`: for an application that comes from there, by streams.
+    /// Uses local sockets, or streams if the application itself comes by a stream from this origin.
     pub const fn new(streams: Option<(Arc<Tickets>, Origin)>) -> Self {
         Self(streams)
     }
 
-    /// The device's end, and the application's end.
+    /// Makes the device's end and the application's end.
     pub fn create(&self) -> rustix::io::Result<(Notifier, Given)> {
         let (end, theirs) = match &self.0 {
             None => {
@@ -58,13 +58,14 @@ impl Notifiers {
         Ok((Notifier { end, waiting: VecDeque::new() }, theirs))
     }
 
-    /// A ticket for a stream that wakes a thread; `None`: an event descriptor does that.
+    /// Issues a ticket for a stream that wakes a thread; `None`: an event descriptor does that.
     pub fn wake(&self, inbox: &Arc<Inbox<Message>>) -> Option<TicketHold> {
         let (tickets, origin) = self.0.as_ref()?;
         Some(tickets.issue(*origin, Purpose::Wake(inbox.clone())))
     }
 
-    /// A ticket for a stream that carries messages of the connection manager; `None`: the application makes a socket.
+    /// Issues a ticket for a stream that carries messages of the connection manager; `None`: the application makes
+    /// a socket.
     pub fn messages(&self) -> Option<(Arc<Attached>, TicketHold)> {
         let (tickets, origin) = self.0.as_ref()?;
         let attached = Arc::new(Attached::default());
@@ -79,14 +80,14 @@ enum End {
     Socket(OwnedFd),
     Stream {
         attached: Arc<Attached>,
-        /// What is left of the last message.
+        /// The bytes of the last message that are not sent yet.
         rest: Vec<u8>,
         _hold: TicketHold,
     },
 }
 
 impl End {
-    /// Whether the end of a message waits.
+    /// Is true if a part of the last message is not sent yet.
     const fn has_rest(&self) -> bool {
         matches!(self, Self::Stream { rest, .. } if !rest.is_empty())
     }
@@ -124,7 +125,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// A duplicate of the device's end, for a peer that shares memory. `Ok(None)`: only the device sends events there.
+    /// Duplicates the device's end, for a peer that shares memory. `Ok(None)`: only the device sends events there.
     pub fn share(&self) -> rustix::io::Result<Option<OwnedFd>> {
         match &self.end {
             End::Socket(socket) => rustix::io::fcntl_dupfd_cloexec(socket, 0).map(Some),
@@ -155,7 +156,7 @@ impl Notifier {
         !self.flush() && self.end.send(message)
     }
 
-    /// Whether messages wait.
+    /// Is true if messages wait.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty() || self.end.has_rest()
     }

@@ -1,5 +1,6 @@
-//! Where streams of programs in virtual machines come to: one thread for all devices of the host accepts them, has
-//! programs prove that they can read their device's window, and hands them on. It never waits for any of them.
+//! The thread that accepts the streams of programs in virtual machines, for all devices of the host. It has
+//! programs prove that they can read their device's window, and hands the streams to the devices. It never waits
+//! for a program.
 
 use crate::base::clock::monotonic;
 use crate::base::refusal::refuse;
@@ -18,14 +19,15 @@ use uverbs::{Claim, Connection, Opening, Refusal, SocketError, Stream, Uuid, VER
 
 /// How long a stream may take to say what it is for.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a stream may ask to be let in: a program tries again if another one got in its way, and no more.
+/// How often a stream may ask to be let in: a program asks again only if another program got in its way.
 const ATTEMPTS: u32 = 4;
-/// Most streams from one place that have not said it yet, and from all together. A new one takes the place of the
-/// oldest. As many from one place can be closed at a time by threads of their own; meanwhile no more are accepted there.
+/// Most streams from one origin that have not said what they are for, and from all origins together. A new stream
+/// takes the place of the oldest. As many from one origin can be closed at a time by threads of their own;
+/// meanwhile no more are accepted there.
 const UNPROVEN: usize = 64;
 const ALL_UNPROVEN: usize = 512;
-/// How long no streams are accepted after the kernel ran out of descriptors or memory. While another process may
-/// accept them, how often the thread looks whether that is still so.
+/// The time for which no streams are accepted after the kernel ran out of descriptors or memory. While another
+/// process accepts them, the time between two checks whether it still does.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a program is refused for now.
@@ -36,32 +38,32 @@ pub(crate) const HALTED: &str = "the host's daemon sees that the virtual machine
 pub(crate) const VIRTIO: &str = "the window is a virtio-pmem device, whose contents do not migrate, and its guest may \
                                  (`window_migrates`); give the VM its window as an NVDIMM";
 
-/// A device, as its door sees it.
+/// A device, as the reception sees it.
 pub(crate) trait Door: std::fmt::Debug + Send + Sync {
-    /// The window of its own, that programs must be able to read.
+    /// Returns the device's own window, which programs must be able to read.
     fn window(&self) -> Option<Arc<Window>>;
 
-    /// Whether it accepts nobody any more.
+    /// Is true if it accepts nobody any more.
     fn is_closed(&self) -> bool;
 
-    /// Whether nobody may come now, or by such a window.
+    /// Checks whether a program with this claim may come now.
     ///
     /// # Errors
-    /// Why.
+    /// The refusal for the program.
     fn look_at(&self, claim: &Claim) -> Result<(), Refusal>;
 
     /// Lets in a program that proved itself, and tells it so.
     fn admit(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim, origin: Origin) -> Result<(), Refusal>;
 }
 
-/// A socket where streams come.
+/// A socket on which streams come.
 #[derive(Debug)]
 struct Listener {
     id: u64,
     socket: sockets::Listener,
-    /// Streams that came by it, and that other threads close.
+    /// Streams that came on it, while other threads close them.
     closing: Arc<Closing>,
-    /// The device to which all of them belong; `None`: each names its device's window.
+    /// The device to which all its streams belong; `None`: each stream names its device's window.
     door: Option<Weak<dyn Door>>,
 }
 
@@ -83,7 +85,7 @@ struct Shared {
     is_held: Arc<AtomicBool>,
 }
 
-/// The thread's handle. It ends with this.
+/// The handle of the thread, which ends when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Reception {
     shared: Mutex<Option<Arc<Shared>>>,
@@ -91,7 +93,7 @@ pub(crate) struct Reception {
 }
 
 impl Reception {
-    /// What it has in common with its thread.
+    /// Returns the state that is shared with the thread. Creates it first if there is none.
     fn shared(&self) -> rustix::io::Result<Arc<Shared>> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = &*shared {
@@ -103,12 +105,13 @@ impl Reception {
         Ok(shared.insert(Arc::new(Shared { state, tickets, wake, stops, is_held })).clone())
     }
 
-    /// Has programs wait at all sockets, also at those of devices; or accepts them, after [`PAUSE`] at most.
+    /// Stops accepting programs at all sockets, including those of devices; or accepts them again, after [`PAUSE`]
+    /// at most.
     pub fn hold(&self, is_held: bool) {
         self.is_held.store(is_held, Ordering::Relaxed);
     }
 
-    /// Whether programs wait.
+    /// Is true while no programs are accepted.
     pub fn is_held(&self) -> bool {
         self.is_held.load(Ordering::Relaxed)
     }
@@ -118,7 +121,7 @@ impl Reception {
     /// # Errors
     /// If the thread can't be started.
     pub fn listen(&self, socket: OwnedFd, door: Option<Weak<dyn Door>>) -> std::io::Result<()> {
-        // Its thread never waits for a stream that was withdrawn.
+        // The thread must not wait for a stream that was withdrawn.
         rustix::io::ioctl_fionbio(&socket, true)?;
         let shared = self.shared()?;
         let mut state = shared.state();
@@ -139,7 +142,7 @@ impl Reception {
         Ok(())
     }
 
-    /// Has programs that can read this window find its device, instead of those of another window.
+    /// Lets programs that can read this window find its device, instead of programs that can read the old window.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -160,14 +163,14 @@ impl Reception {
         Ok(())
     }
 
-    /// Has the thread see which devices are closed.
+    /// Makes the thread check which devices are closed.
     pub fn look(&self) {
         if let Some(shared) = &*self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
             shared.wake();
         }
     }
 
-    /// The tickets of programs whose streams come here.
+    /// Returns the tickets of programs whose streams come here.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -200,7 +203,7 @@ impl Shared {
     }
 }
 
-/// A stream that has not said what it is for, or not proved that it may.
+/// A stream that has not said what it is for, or has not proved that it may be used for that.
 #[derive(Debug)]
 struct Unproven {
     connection: Connection,
@@ -210,16 +213,16 @@ struct Unproven {
     until: Duration,
     /// How often it asked to be let in.
     attempts: u32,
-    /// What it must meet, what it says of itself, and to whom it wants.
+    /// The challenge that it must meet, its claim, and the device that it wants to use.
     challenge: Option<(Challenge, Claim, Arc<dyn Door>)>,
 }
 
-/// What becomes of a stream.
+/// Whether a stream stays with the reception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// More is expected.
     Stays,
-    /// It belongs to somebody else now, or is to be closed.
+    /// Somebody else owns it now, or it is to be closed.
     Leaves,
 }
 
@@ -238,7 +241,7 @@ impl Unproven {
         })
     }
 
-    /// Handles what has come, a little at a time: others wait.
+    /// Handles at most two messages, so that others need not wait long.
     fn hear(&mut self, shared: &Shared) -> Next {
         for _ in 0..2 {
             let answer = match self.connection.receive_now::<Opening>() {
@@ -263,7 +266,7 @@ impl Unproven {
         Next::Stays
     }
 
-    /// The answer to a message; `None`: somebody else has it and answers.
+    /// Answers a message; `None`: somebody else has the stream and answers.
     fn answer(&mut self, opening: Opening, shared: &Shared) -> Result<Option<Welcome>, Refusal> {
         match opening {
             Opening::Program { version, .. } if version != VERSION => refuse(
@@ -322,7 +325,7 @@ impl Unproven {
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Desk {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,

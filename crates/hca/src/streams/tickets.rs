@@ -1,4 +1,5 @@
-//! Tickets: what streams of programs in virtual machines become (`uverbs::Opening::Ticket`).
+//! Tickets: each is good for one stream of a program in a virtual machine, and says what the stream is for
+//! (`uverbs::Opening::Ticket`).
 
 use crate::base::random;
 use crate::inbox::Inbox;
@@ -8,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use uverbs::Ticket;
 
-/// Where a stream comes from: the number of the listening socket, and the CID of the machine if the socket is for
-/// several. A ticket is only good for a stream that comes from where its program does.
+/// The origin of a stream: the number of the listening socket, and the CID of the machine if the socket is for
+/// several. A ticket is only good for a stream from the origin of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     pub listener: u64,
@@ -31,7 +32,7 @@ impl Attached {
     }
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
     /// It carries events to the program.
@@ -49,7 +50,7 @@ impl Tickets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a ticket, which is good until what is returned is dropped.
+    /// Issues a ticket, which is good until the returned value is dropped.
     pub fn issue(self: &Arc<Self>, origin: Origin, purpose: Purpose) -> TicketHold {
         let mut all = self.lock();
         loop {
@@ -61,7 +62,7 @@ impl Tickets {
         }
     }
 
-    /// What a ticket is for. It can't be used again.
+    /// Redeems a ticket: returns the purpose, and ends the ticket.
     pub fn redeem(&self, ticket: Ticket, origin: Origin) -> Option<Purpose> {
         let mut all = self.lock();
         all.get(&ticket).filter(|(of, _)| *of == origin)?;

@@ -31,7 +31,7 @@ const AROUND: usize = 80;
 /// Both bits of ECN (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 3;
 
-/// What the transport of a queue pair may use while it runs.
+/// The objects that the transport of a queue pair uses while it runs.
 pub(crate) struct Callbacks<'a> {
     pub endpoint: &'a mut Endpoint,
     pub context: &'a mut Context,
@@ -135,7 +135,7 @@ impl Callbacks<'_> {
         self.context.regions.find_remote(key, self.endpoint.scope(), address, len, needs)
     }
 
-    /// The same. What the peer may not access is counted.
+    /// Finds the memory like [`Self::find`], and counts refused access.
     fn region(&mut self, key: Key, address: u64, len: u64, wanted: Access) -> Result<Place, Fault> {
         let found = self.find(key, address, len, wanted);
         if found.is_err() {
@@ -180,7 +180,7 @@ impl Callbacks<'_> {
         }
     }
 
-    /// The payload of a short packet.
+    /// Copies the payload of a short packet.
     fn load(&mut self, payload: Payload<'_>, out: &mut [u8]) -> Result<(), Fault> {
         match payload {
             Payload::None => Ok(()),
@@ -192,8 +192,8 @@ impl Callbacks<'_> {
         }
     }
 
-    /// Hands a short packet to the peer's queue pair, if its thread sleeps and its memory is always there. False, with
-    /// nothing done, if that is not possible now.
+    /// Delivers a short packet synchronously to the peer's queue pair, if its thread sleeps and its memory is
+    /// always present. Returns false, with nothing done, if that is not possible now.
     fn deliver_sync(&mut self, packet: &Datagram<'_>, payload: Payload<'_>) -> Result<bool, Fault> {
         let len = bytes_of(payload);
         if len > SHORT || self.context.has_more || !self.context.space.is_none() {
@@ -202,7 +202,7 @@ impl Callbacks<'_> {
         let (mut bytes, qpn) = ([0; SHORT], self.endpoint.qpn);
         let wire = packet.bytes(len);
         if self.context.answers.is_open() {
-            // What is in the inbox, which is read later, is not overtaken.
+            // Packets in the inbox, which is read later, must not be overtaken.
             let is_first = self.endpoint.peer.inbox.as_ref().is_none_or(|inbox| !inbox.has_any());
             let is_wanted = is_first && self.context.answers.wants(packet, qpn);
             if is_wanted {
@@ -273,12 +273,12 @@ impl Callbacks<'_> {
     }
 }
 
-/// Whether a packet with this header met congestion.
+/// Is true if a packet with this header met congestion.
 const fn met_congestion(header: &NetworkHeader) -> bool {
     header.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
 }
 
-/// Notes to whom the last packet went.
+/// Remembers the inbox to which the last packet went.
 fn note(spoken_to: &mut Option<Arc<Inbox<Message>>>, inbox: &Arc<Inbox<Message>>) {
     if spoken_to.as_ref().is_none_or(|last| !Arc::ptr_eq(last, inbox)) {
         *spoken_to = Some(inbox.clone());

@@ -1,4 +1,4 @@
-//! What an application gives to a peer that requests shared memory.
+//! Decides what memory an application gives to a peer that requests it.
 
 use crate::context::Context;
 use crate::context::endpoint::Endpoint;
@@ -12,7 +12,7 @@ use uverbs::{DirectPeer, DirectSession, Given, Point, TAKERS, point};
 /// The application that is asked for memory.
 pub(crate) struct Granter<'a> {
     pub process: &'a Arc<Process>,
-    /// Its user; `None`: it is in a virtual machine.
+    /// The user of the application; `None`: it is in a virtual machine.
     pub uid: Option<u32>,
     /// Address of bytes in its memory by which peers recognise it.
     pub token: u64,

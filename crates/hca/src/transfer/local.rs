@@ -14,7 +14,7 @@ use std::time::Duration;
 use uverbs::work::opcode;
 use uverbs::{QpType, WorkRequest};
 
-/// Whether queue pairs of this kind execute a request without their peers.
+/// Is true if queue pairs of this kind execute the request without their peers.
 pub(crate) fn is_local(request: &WorkRequest, kind: QpType) -> bool {
     kind != QpType::Ud && matches!(request.opcode, opcode::BIND_MW | opcode::LOCAL_INV)
 }
@@ -65,7 +65,7 @@ impl Endpoint {
         }
     }
 
-    /// When to check the local request again if nothing else wakes the queue pair.
+    /// Returns when to check the local request again if nothing else wakes the queue pair.
     pub fn local_deadline(&self, is_sending: bool, now: Duration, context: &Context) -> Option<Duration> {
         match &self.send.local {
             Some(LocalRequest { invalidation: Some(_), .. }) if context.pending_invalidation.is_some() => {

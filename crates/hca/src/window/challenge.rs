@@ -25,7 +25,7 @@ impl Window {
     }
 }
 
-/// Random bytes in a window: who can tell them can read it.
+/// Random bytes in a window: a program that knows them can read it.
 #[derive(Debug)]
 pub(crate) struct Challenge {
     window: Arc<Window>,
@@ -35,7 +35,7 @@ pub(crate) struct Challenge {
 }
 
 impl Challenge {
-    /// Where they are.
+    /// Returns the offset of the bytes in the window.
     pub const fn offset(&self) -> u64 {
         (1 + self.slot as u64) * PAGE
     }
@@ -44,7 +44,7 @@ impl Challenge {
         let _ = self.mapping.memory.write(self.offset() as usize, bytes);
     }
 
-    /// Whether these are the bytes. It takes as long whatever they are.
+    /// Compares the bytes, in a time that does not depend on them.
     pub fn is_met_by(&self, nonce: &Nonce) -> bool {
         let differ = |sum: u8, (a, b): (&u8, &u8)| sum | std::hint::black_box(a ^ b);
         self.nonce.iter().zip(nonce).fold(0, differ) == 0

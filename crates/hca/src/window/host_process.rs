@@ -1,4 +1,4 @@
-//! Processes of this host, which a daemon after this one knows again.
+//! Processes of this host, recorded so that a later daemon recognises them.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -9,41 +9,41 @@ use std::os::fd::OwnedFd;
 /// Nanoseconds of the unit in which the kernel says when a process started (`USER_HZ`).
 const TICK: u64 = 10_000_000;
 
-/// A process of this host at some time. Numbers of processes are used again.
+/// A process of this host at some time, since the kernel reuses process numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HostProcess {
-    /// 0: it is not known.
+    /// The process number; 0: it is not known.
     pub pid: i32,
     /// Nanoseconds since the machine started.
     pub at: u64,
 }
 
 impl HostProcess {
-    /// The process that has this number now.
+    /// Returns the process that has this number now.
     pub fn now(pid: i32) -> Self {
         let now = clock_gettime(ClockId::Boottime);
         Self { pid: pid.max(0), at: now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned() }
     }
 
-    /// Whether the process with this number started later, which only `/proc` tells.
+    /// Is true if the process with this number started later, which only `/proc` tells.
     pub fn is_another(self) -> bool {
         let started = uverbs::started(&self.pid.to_string());
         started.is_some_and(|ticks| ticks.saturating_mul(TICK) > self.at)
     }
 }
 
-/// How the end of a process is known.
+/// How the daemon learns that a process has ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// It is not.
+    /// It does not.
     Unknown,
-    /// This is readable then.
+    /// This descriptor is readable then.
     Descriptor(OwnedFd),
     Ended,
 }
 
 impl End {
-    /// Of the process that has this number now.
+    /// Opens the end of the process that has this number now.
     pub fn of(pid: i32) -> Self {
         match Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
             Some(Ok(descriptor)) => Self::Descriptor(descriptor),
@@ -53,7 +53,7 @@ impl End {
         }
     }
 
-    /// Whether it has ended. False if nobody knows.
+    /// Is true if it has ended, false if nobody knows.
     pub fn is_over(&mut self) -> bool {
         let is_over = match self {
             Self::Unknown => false,

@@ -1,13 +1,12 @@
-//! The file in which it is noted which program has which pages of which window, for a daemon after this one:
-//! `RUN_DIR/windows`.
+//! The file `RUN_DIR/windows`, which records for a later daemon which program has which pages of which window.
 //!
 //! | bytes | what is there |
 //! |---|---|
 //! | 0 to 64 KiB | the version, and an entry for each window: its name, its identifier, where its area is |
 //! | the area of a window | records of programs, then a number of two bytes for each page: that of the program that has it |
 //!
-//! Nobody but the daemon's own user may write the file, and guests never have it. What is read is checked all the same.
-//! Unlike what a window says of itself, it tells whose pages are whose.
+//! Nobody but the daemon's own user may write the file, and guests never have it. What is read is checked all the
+//! same. Unlike the note in a window, which guests may write, it can be trusted to tell whose pages are whose.
 
 use crate::window::host_process::{End, HostProcess};
 use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate, unlink};
@@ -25,11 +24,11 @@ const MAGIC: &[u8; 16] = b"viaduct pages 01";
 const HEADER: u64 = 1 << 16;
 const ENTRY: usize = 256;
 const NAME: usize = 40;
-/// Most windows.
+/// The most windows in the file.
 const WINDOWS: usize = HEADER as usize / ENTRY - 1;
 /// Most pages of a window: 16 TiB.
 const PAGES: u64 = 1 << 32;
-/// Areas begin before this byte: file systems have no longer files than twice that.
+/// All areas begin before this byte: file systems have no files longer than twice that.
 const LAST: u64 = 1 << 43;
 
 /// Most programs that have pages of a window, and bytes of a record.
@@ -40,23 +39,24 @@ const GUEST: usize = 74;
 /// Bytes of an area before its pages.
 const BEFORE: u64 = PROGRAMS as u64 * RECORD as u64;
 
-/// Pages of nobody who is known.
+/// The number for pages of an unknown program.
 pub(crate) const UNKNOWN: u16 = PROGRAMS;
 
 /// A program that has pages of a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProgramNote {
-    /// Its guest.
+    /// The guest of the program.
     pub guest: String,
-    /// It is in a virtual machine.
+    /// True if it is in a virtual machine.
     pub is_remote: bool,
-    /// It was given access to pages of others.
+    /// True if it was given access to pages of others.
     pub shares: bool,
     /// The program, or the VMM of its machine: once that has ended, so has the program.
     pub process: HostProcess,
-    /// What only the program knows; zeros: nobody does.
+    /// Bytes that only the program knows; zeros: there are none.
     pub secret: Uuid,
-    /// When its machine was started; and there, its number, when it was started, and the namespace of its number.
+    /// The boot of its machine; and there, its process number, when it was started, and the namespace of that
+    /// number.
     pub boot: Uuid,
     pub pid: i32,
     pub started: u64,
@@ -117,10 +117,10 @@ impl ProgramNote {
     }
 }
 
-/// Where the area of a window is.
+/// The place of a window's area in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Entry {
-    /// Of its file; empty: of no window.
+    /// The name of the window's file; empty: the entry is free.
     name: String,
     uuid: Uuid,
     start: u64,
@@ -142,7 +142,7 @@ impl Entry {
         bytes
     }
 
-    /// `None`: it makes no sense.
+    /// Parses an entry; `None`: it makes no sense.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let len = usize::from(u16::from_le_bytes([*bytes.get(32)?, *bytes.get(33)?]));
@@ -158,7 +158,7 @@ impl Entry {
     }
 }
 
-/// The file.
+/// The file that records who has which pages of windows.
 #[derive(Debug)]
 pub struct Notes {
     file: OwnedFd,
@@ -203,7 +203,8 @@ impl Notes {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is noted of the window whose file has this name and identifier, and this many bytes of data.
+    /// Returns the record of the window whose file has this name and identifier, and this many bytes of data. Makes
+    /// an empty one if there is none.
     ///
     /// # Errors
     /// The file has no room.
@@ -258,7 +259,7 @@ const fn entry_at(at: usize) -> u64 {
     ((at + 1) * ENTRY) as u64
 }
 
-/// A new file gets its header.
+/// Opens the file. A new file gets its header.
 fn open_any(path: &Path) -> Result<OwnedFd, OwnFileError> {
     let failed = |source| OwnFileError::Os { path: path.to_owned(), source };
     let file = open_own_file(path)?;
@@ -269,7 +270,7 @@ fn open_any(path: &Path) -> Result<OwnedFd, OwnFileError> {
     Ok(file)
 }
 
-/// The entries; `None`: they are of another version, or make no sense together.
+/// Reads the entries; `None`: they are of another version, or make no sense together.
 fn read_entries(file: &OwnedFd) -> Result<Option<Vec<Entry>>, Errno> {
     let mut header = vec![0; HEADER as usize];
     read(file, &mut header, 0)?;
@@ -282,7 +283,7 @@ fn read_entries(file: &OwnedFd) -> Result<Option<Vec<Entry>>, Errno> {
     Ok(is_sound.then_some(entries))
 }
 
-/// The first place between areas with room for so many bytes.
+/// Returns the first place between areas with room for so many bytes.
 fn place_for(entries: &[Entry], bytes: u64) -> u64 {
     let mut areas: Vec<_> = entries.iter().filter(|entry| !entry.name.is_empty()).collect();
     areas.sort_by_key(|entry| entry.start);
@@ -296,7 +297,7 @@ fn place_for(entries: &[Entry], bytes: u64) -> u64 {
     at
 }
 
-/// Has an area contain zeros.
+/// Fills an area with zeros.
 fn punch(file: &OwnedFd, entry: &Entry) -> Result<(), Errno> {
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(file, hole, entry.start, area(entry.pages))
@@ -330,7 +331,7 @@ fn write(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What is noted of one window.
+/// The record of one window.
 #[derive(Debug)]
 pub struct WindowNotes {
     notes: Arc<Notes>,
@@ -339,22 +340,23 @@ pub struct WindowNotes {
 }
 
 impl WindowNotes {
-    /// Whether nothing was noted of the window before.
+    /// Is true if nothing was noted of the window before.
     pub(crate) const fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// The programs, by their numbers.
+    /// Reads the programs, by their numbers.
     pub(crate) fn programs(&self) -> Result<BTreeMap<u16, ProgramNote>, Errno> {
         self.notes.programs(&self.entry)
     }
 
-    /// The pages that somebody has: where they begin and end, and who it is ([`UNKNOWN`] and more: nobody knows).
+    /// Reads which pages somebody has: where they begin and end, and who has them ([`UNKNOWN`] and more: nobody
+    /// knows).
     pub(crate) fn owners(&self) -> Result<Vec<(u64, u64, u16)>, Errno> {
         self.owners_of(0, self.entry.pages * PAGE)
     }
 
-    /// The same of these pages.
+    /// Reads who has pages, among these.
     pub(crate) fn owners_of(&self, start: u64, len: u64) -> Result<Vec<(u64, u64, u16)>, Errno> {
         let mut bytes = vec![0; 2 * (len / PAGE) as usize];
         read(&self.notes.file, &mut bytes, self.entry.start + BEFORE + 2 * (start / PAGE))?;
@@ -380,7 +382,7 @@ impl WindowNotes {
         write(&self.notes.file, &number.repeat(pages as usize), self.entry.start + BEFORE + 2 * page)
     }
 
-    /// Notes who has which pages, of all.
+    /// Replaces the record of all pages.
     pub(crate) fn note_all(&self, owners: &[(u64, u64, u16)]) -> Result<(), Errno> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.notes.file, hole, self.entry.start + BEFORE, 2 * self.entry.pages)?;
@@ -393,7 +395,7 @@ impl WindowNotes {
         write(&self.notes.file, &record, self.entry.start + u64::from(number) * RECORD as u64)
     }
 
-    /// How the end of a process is known that was noted before.
+    /// Returns how the daemon learns of the end of a process that was noted before.
     pub(crate) fn end(&self, process: HostProcess) -> End {
         if self.notes.ended.contains(&process) { End::Ended } else { End::of(process.pid) }
     }

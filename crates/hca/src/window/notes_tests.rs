@@ -54,7 +54,7 @@ fn the_next_daemon_reads_what_was_noted() {
     one.note_all(&all[2..]).unwrap();
     assert_eq!((one.owners().unwrap(), one.programs().unwrap().len()), (all[2..].to_vec(), 1));
     assert_eq!(notes.of("trust-b", UUID, LEN).unwrap().programs().unwrap()[&0].guest, "vm2");
-    // Of another file, or size, nothing is known.
+    // Nothing is known of a file with another name or size.
     assert!(notes.of("trust-b", Uuid([8; 16]), LEN).unwrap().programs().unwrap().is_empty());
     assert!(notes.of("trust-a", UUID, 2 * LEN).unwrap().owners().unwrap().is_empty());
     notes.forget("trust-a");

@@ -1,5 +1,5 @@
-//! What programs of an earlier device, or of a daemon before this one, may still use of a window: who gets it, and
-//! when.
+//! Orphaned pages of a window: those that programs of an earlier device, or of a daemon before this one, may still
+//! use. This file decides who gets them, and when.
 
 use super::{Mapping, State, Window, WindowError, lock};
 use crate::window::host_process::HostProcess;
@@ -12,14 +12,14 @@ use std::os::fd::OwnedFd;
 use uverbs::window::FIRST;
 use uverbs::{Part, Suspect, Uuid, WindowHeader, WindowKind};
 
-/// Where the window's page 0 says when the guest's machine was started.
+/// The offset in the window's page 0 at which the boot of the guest's machine is noted.
 const BOOT: usize = WindowHeader::BYTES;
 
-/// Pages: where they begin and end, and who has them.
+/// Pages: their start, their end, and the number of the program that has them.
 type Owned = (u64, u64, u16);
 
-/// What is free of a window that was just mapped, and who has the rest. A window of its own says itself what is taken,
-/// since it may have come from another host; of what is common, only the notes tell.
+/// Finds the free pages of a window that was just mapped, and who has the others. The window of a guest says itself
+/// what is taken, since it may have come from another host; for the window of a trust, only the notes tell.
 pub(super) fn state(
     file: &OwnedFd,
     len: u64,
@@ -58,7 +58,7 @@ pub(super) fn state(
     Ok(state)
 }
 
-/// Who has these pages. Both are in order.
+/// Finds who has these pages. Both lists are in order.
 fn attribute(taken: &[(u64, u64)], owners: &[Owned]) -> Vec<Owned> {
     let mut found: Vec<Owned> = Vec::new();
     for (start, end) in taken {
@@ -78,7 +78,7 @@ fn attribute(taken: &[(u64, u64)], owners: &[Owned]) -> Vec<Owned> {
 }
 
 impl Window {
-    /// Frees what programs left that have ended.
+    /// Frees orphaned pages of programs that have ended.
     pub(crate) fn sweep(&self) {
         let free = {
             let mut state = lock(&self.state);
@@ -90,7 +90,7 @@ impl Window {
         self.free(free);
     }
 
-    /// Zeroes pages that were taken out, which are free then.
+    /// Zeroes pages that were taken out of the orphaned ones, and makes them free.
     fn free(&self, taken: Vec<(u16, Ranges)>) {
         for (number, ranges) in taken {
             let bytes = ranges.bytes();
@@ -108,9 +108,9 @@ impl Window {
         }
     }
 
-    /// Those of these pages, which this daemon takes for this program's or nobody's, that no other daemon gave to
-    /// somebody since: where they begin and end. While a daemon is replaced, both give out pages. What the other one
-    /// gave is left.
+    /// Returns those of these pages that no other daemon has given to somebody, as starts and ends. This daemon
+    /// takes the pages for this program's or nobody's; but while a daemon is replaced, both give out pages. Pages
+    /// that the other daemon gave become orphaned.
     pub(super) fn not_given_since(
         &self,
         state: &mut State,
@@ -119,7 +119,7 @@ impl Window {
         owner: Option<u16>,
     ) -> Vec<(u64, u64)> {
         let Some(notes) = &self.notes else { return vec![(start, start + len)] };
-        // Where that can't be read, it stays as it is until the next daemon.
+        // If the notes can't be read, the pages stay as they are until the next daemon.
         let Ok(noted) = notes.owners_of(start, len) else { return Vec::new() };
         let mut pages = Ranges::default();
         pages.add(start, len);
@@ -131,14 +131,14 @@ impl Window {
         pages.into_iter().map(|(start, len)| (start, start + len)).collect()
     }
 
-    /// The guest's machine was started at this time, so that its programs of before are gone: what they left is free.
+    /// Frees the pages of programs of earlier boots: the guest's machine was started anew, so they are gone.
     pub(crate) fn free_earlier_boots(&self, guest: &str, boot: Uuid) {
         // Nobody else has a window of its own.
         lock(&self.state).owners.end_boots(guest, boot, self.kind == WindowKind::Own);
         self.sweep();
     }
 
-    /// This process is the VMM of a guest's machine.
+    /// Notes the process that is the VMM of a guest's machine.
     pub(crate) fn set_vmm(&self, guest: &str, process: HostProcess) {
         let mut state = lock(&self.state);
         for number in state.owners.set_vmm(guest, process) {
@@ -146,19 +146,19 @@ impl Window {
         }
     }
 
-    /// Programs about whose end a program may be asked.
+    /// Returns the programs about whose end this program may be asked.
     pub(crate) fn suspects(&self, by: &ProgramNote) -> Vec<Suspect> {
         lock(&self.state).owners.suspects(self.kind, by)
     }
 
-    /// This program says that these have ended.
+    /// Handles a program's report that these programs have ended.
     pub(crate) fn end_suspects(&self, by: &ProgramNote, gone: &[Suspect]) {
         if lock(&self.state).owners.end_suspects(self.kind, by, gone) {
             self.sweep();
         }
     }
 
-    /// Gives back pages that a program left. False if these are not its own.
+    /// Gives back orphaned pages of a program. Returns false if they are not its own.
     pub(crate) fn give_back_orphaned(&self, giver: Giver<'_>, part: Part) -> bool {
         let is_orphaned = part.end().is_some() && lock(&self.state).owners.give_back(giver, part);
         if is_orphaned {
@@ -167,9 +167,9 @@ impl Window {
         is_orphaned
     }
 
-    /// The guest's machine goes on, perhaps one that comes from another host, whose daemon noted which pages its
-    /// programs have: nobody gets those until they are given back, and all others are free. What a program has of this
-    /// daemon stays as it is.
+    /// Takes over the notes of which pages are taken when the guest's machine goes on, perhaps after it came from
+    /// another host. Nobody gets pages that its programs have according to the daemon there until they are given
+    /// back; all others are free. Pages that a program got from this daemon stay as they are.
     pub fn see_arrival(&self) {
         let mapping = lock(&self.mapping).clone();
         let free: Vec<_> = {
@@ -199,9 +199,9 @@ impl Window {
         }
     }
 
-    /// Notes when the guest's machine was started. Returns whether that is another time than the last one noted. The
-    /// note is in the window, for the next daemon. A program that changes it makes others of its machine lose what
-    /// they have, which it could do in the window itself.
+    /// Notes the boot of the guest's machine. Returns whether another boot was noted before. The note is in the
+    /// window, for the next daemon. A program that changes it makes others of its machine lose their pages, which
+    /// it could do in the window itself.
     pub(crate) fn is_new_boot(&self, boot: Uuid) -> bool {
         let mapping = lock(&self.mapping).clone();
         let mut noted = Uuid::default();

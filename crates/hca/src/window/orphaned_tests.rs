@@ -24,7 +24,7 @@ impl Host {
         Self(file.into(), tempfile::tempdir().unwrap(), kind)
     }
 
-    /// The window, as a new daemon has it.
+    /// Opens the window as a new daemon does.
     fn daemon(&self) -> Arc<Window> {
         let notes = Arc::new(Notes::open(self.1.path()).unwrap()).of("w", UUID, LEN).unwrap();
         Window::open_noted(self.0.try_clone().unwrap().into(), self.2, UUID, "w", Some(notes)).unwrap()
@@ -37,7 +37,7 @@ impl Host {
     }
 }
 
-/// A process, which may be a program or a VMM. It ends with this.
+/// A process, a program or a VMM, which ends when this is dropped.
 struct Process(Child);
 
 impl Process {
@@ -75,7 +75,7 @@ fn remote(vmm: &Process, secret: u8, pid: i32) -> ProgramNote {
     }
 }
 
-/// A program that has pages with something in them.
+/// Makes a program that has pages with something in them.
 fn program(window: &Arc<Window>, note: ProgramNote, pages: u64) -> (Arc<Account>, Arc<Pages>) {
     let account = window.account(note, None).unwrap();
     let taken = window.take(pages * PAGE, false, &window.mapping().unwrap(), &account).unwrap();
@@ -92,7 +92,7 @@ fn left(window: &Window) -> u64 {
     window.describe().orphaned / PAGE
 }
 
-/// The daemon is killed: nothing of it is told.
+/// Kills the daemon: nothing of its end is noted.
 fn kill<T>(what: T) {
     std::mem::forget(what);
 }
@@ -194,7 +194,7 @@ fn pages_wait_for_peers_that_know_nothing_yet() {
         drop(gone);
         let window = host.daemon();
         assert!(left(&window) == 3 && !host.is_zero(part));
-        // What is given back waits as well.
+        // Pages that are given back wait as well.
         assert!(
             window.give_back_orphaned(giver("c1", 1), part)
                 && !window.give_back_orphaned(giver("c1", 1), part)
@@ -214,7 +214,7 @@ fn pages_wait_for_peers_that_know_nothing_yet() {
     }
 }
 
-/// Its queues are elsewhere, because the window was full.
+/// The peer's queues are elsewhere, because the window was full.
 #[test]
 fn peers_without_pages_of_the_window_are_awaited() {
     let (host, gone, peer) = (Host::new(WindowKind::Common), Process::new(), Process::new());
@@ -334,7 +334,7 @@ fn two_daemons_give_no_page_twice() {
     all.sort_by_key(|part| part.offset);
     assert!(all.is_sorted_by(|a, b| a.offset + a.len <= b.offset), "{all:?}");
     kill((lasts, again, more, old));
-    // What the old one gave last, nobody knows of.
+    // Nobody knows of the pages that the old daemon gave last.
     let next = host.daemon();
     assert!(
         next.give_back_orphaned(giver("c1", 3), parts[1])

@@ -1,14 +1,15 @@
-//! Whose the pages of a window are: of programs that are here, and of those that lost their device or its daemon, and
-//! may still use what they had.
+//! The owners of a window's pages: programs that have the device, and programs that lost their device or its
+//! daemon, and may still use their pages.
 //!
-//! Nobody else gets what a program left before the program has given it back, or has ended. Its end is known where
+//! Nobody else gets orphaned pages before their program has given them back, or has ended. The end of a program is
+//! known if
 //! - the program, or the VMM of its virtual machine, was a process of this host that has ended;
 //! - its machine was started anew since;
 //! - another program of its machine says so.
 //!
-//! Then peers that were given access to its pages may still write there: those of a daemon before this one learn of
-//! its end only when they look. So they must have ended as well, or have given back all that they had: a program closes
-//! its contexts before it does.
+//! After that, peers that were given access to its pages may still write there: peers of a daemon before this one
+//! learn of its end only when they look. So they must have ended as well, or have given back all their pages: a
+//! program closes its contexts before it does that.
 
 use crate::base::random;
 use crate::window::host_process::{End, HostProcess};
@@ -20,25 +21,26 @@ use uverbs::{Part, Suspect, Uuid, WindowKind};
 /// Most programs that a program is asked about.
 const SUSPECTS: usize = 64;
 
-/// A program.
 #[derive(Debug)]
 struct Program {
     note: ProgramNote,
-    /// It has the device.
+    /// True if it has the device.
     is_here: bool,
-    /// It had nothing of this window when its daemon ended: what it gives back does not show that it stopped.
+    /// True if it had no pages of this window when its daemon ended: then pages that it gives back do not show that
+    /// it stopped.
     is_bare: bool,
     has_ended: bool,
     end: End,
-    /// What it may still use.
+    /// The pages that it may still use.
     orphaned: Ranges,
-    /// What it has given back of that.
+    /// Those of the orphaned pages that it has given back.
     returned: Ranges,
     /// Bytes that were taken out, and are not free yet.
     going: u64,
     /// When it was first given access to pages of others ([`Owners::now`]); 0: never.
     shares_since: u64,
-    /// Others get its pages once those who had access to pages of others by this time have stopped; 0: at once.
+    /// Others get its pages once those programs have stopped that were given access to pages of others by this
+    /// time; 0: at once.
     awaits: u64,
 }
 
@@ -48,7 +50,7 @@ impl Program {
         self.has_ended
     }
 
-    /// Takes out what it has given back, or all that it left.
+    /// Takes out the pages that it has given back, or all its orphaned ones.
     fn take(&mut self, is_all: bool) -> Ranges {
         let mut taken = std::mem::take(&mut self.returned);
         if is_all {
@@ -58,31 +60,31 @@ impl Program {
         taken
     }
 
-    /// Whether it has nothing, and never gets anything any more.
+    /// Is true if it has nothing, and never gets anything any more.
     const fn is_gone(&self) -> bool {
         let has_any = self.orphaned.bytes() + self.returned.bytes() + self.going > 0;
         !self.is_here && !has_any && (!self.is_bare || self.has_ended)
     }
 
-    /// Whether it may write to pages of others.
+    /// Is true if it may write to pages of others.
     fn is_at_work(&mut self) -> bool {
         let may_be = self.shares_since > 0 && (self.is_here || self.is_bare || self.orphaned.bytes() > 0);
         may_be && !self.is_over()
     }
 }
 
-/// Who gives pages back.
+/// The program that gives pages back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Giver<'a> {
     pub guest: &'a str,
     pub secret: Uuid,
 }
 
-/// Of one window.
+/// The owners of the pages of one window.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     all: BTreeMap<u16, Program>,
-    /// Counts programs and what they are given.
+    /// Counts up with each program, and each time one is given access.
     now: u64,
 }
 
@@ -108,8 +110,8 @@ impl Owners {
         self.all.entry(number).or_insert(program)
     }
 
-    /// A program of a daemon before this one, which `has_pages` of the window or not. False if nothing needs to be
-    /// known of it.
+    /// Adds a program of a daemon before this one, which `has_pages` of the window or not. Returns false if nothing
+    /// needs to be known of it.
     pub fn add_former(&mut self, number: u16, note: ProgramNote, end: End, has_pages: bool) -> bool {
         let shares = note.shares;
         let program = self.insert(number, note, end);
@@ -121,8 +123,8 @@ impl Owners {
         is_needed
     }
 
-    /// A program that has the device now. Returns its number; `None`: there are too many. As of pages, a guest has at
-    /// most as many numbers as are then left for others.
+    /// Adds a program that has the device now. Returns its number; `None`: there are too many. A guest has at most
+    /// as many numbers as are then left for others, as it is for pages.
     pub fn enlist(&mut self, note: ProgramNote) -> Option<u16> {
         let its = self.all.values().filter(|program| program.note.guest == note.guest).count();
         if its + 1 > usize::from(PROGRAMS).saturating_sub(self.all.len()) {
@@ -136,12 +138,12 @@ impl Owners {
         Some(number)
     }
 
-    /// What is to be noted of a program.
+    /// Returns the note of a program for the record.
     pub fn note(&self, number: u16) -> Option<&ProgramNote> {
         self.all.get(&number).map(|program| &program.note)
     }
 
-    /// A program is given access to pages of others. Returns whether that is to be noted.
+    /// Records that a program is given access to pages of others. Returns whether that is to be noted.
     pub fn share(&mut self, number: u16) -> bool {
         self.now += 1;
         let Some(program) = self.all.get_mut(&number).filter(|program| !program.note.shares) else {
@@ -151,7 +153,7 @@ impl Owners {
         true
     }
 
-    /// This process is the VMM of a guest. Returns the programs of which that is to be noted.
+    /// Sets the process that is the VMM of a guest. Returns the programs whose notes change.
     pub fn set_vmm(&mut self, guest: &str, process: HostProcess) -> Vec<u16> {
         let is_its =
             |(_, it): &(&u16, &mut Program)| it.is_here && it.note.is_remote && it.note.guest == guest;
@@ -162,8 +164,8 @@ impl Owners {
         self.all.iter_mut().filter(is_its).map(of).collect()
     }
 
-    /// Programs that have the device though the VMM of their machine has ended: it was another process than that. Its
-    /// end means nothing any more.
+    /// Corrects programs that have the device though the VMM of their machine has ended: the VMM must be a
+    /// different process, so the end of that process means nothing. Returns the programs whose notes change.
     pub fn disprove(&mut self) -> Vec<u16> {
         let is_wrong =
             |(_, it): &(&u16, &mut Program)| it.is_here && it.note.is_remote && matches!(it.end, End::Ended);
@@ -177,7 +179,7 @@ impl Owners {
         self.all.iter_mut().filter(is_wrong).map(of).collect()
     }
 
-    /// A program has left pages, or has found them left.
+    /// Adds orphaned pages of a program.
     pub fn leave(&mut self, number: u16, start: u64, len: u64) {
         let number = if self.all.contains_key(&number) { number } else { UNKNOWN };
         if !self.all.contains_key(&number) {
@@ -186,19 +188,20 @@ impl Owners {
         self.all.get_mut(&number).into_iter().for_each(|program| program.orphaned.add(start, len));
     }
 
-    /// A program has ended while peers were at work in what it left.
+    /// Records that a program has ended while peers were at work in its pages.
     pub fn end_at_work(&mut self, number: u16) {
         if let Some(program) = self.all.get_mut(&number) {
             (program.awaits, program.has_ended) = (self.now, true);
         }
     }
 
-    /// Peers of a daemon before this one may be at work in anything that was left.
+    /// Makes all orphaned pages wait for peers, because peers of a daemon before this one may be at work in them.
     pub fn await_all_peers(&mut self) {
         self.all.values_mut().for_each(|program| program.awaits = self.now);
     }
 
-    /// A program does not have the device any more. Returns whether nothing is known of it from then on.
+    /// Records that a program does not have the device any more. Returns true if nothing is known of it from then
+    /// on.
     pub fn strike(&mut self, number: u16) -> bool {
         let Some(program) = self.all.get_mut(&number) else { return false };
         program.is_here = false;
@@ -209,7 +212,7 @@ impl Owners {
         is_gone
     }
 
-    /// Takes a part back that a program left. False if that is not its own.
+    /// Takes back an orphaned part from the program that has it. Returns false if it is not the giver's own.
     pub fn give_back(&mut self, giver: Giver<'_>, part: Part) -> bool {
         let may = |number: u16, note: &ProgramNote| {
             let is_proved = giver.secret != Uuid::default() && note.secret == giver.secret;
@@ -225,8 +228,8 @@ impl Owners {
         false
     }
 
-    /// The machine of a guest was started anew at this time: programs of before have ended. `unknown`: what nobody
-    /// knows was theirs.
+    /// Ends the programs of earlier boots of a guest's machine, which was started anew with this boot. `unknown`:
+    /// pages of unknown programs belonged to them, too.
     pub fn end_boots(&mut self, guest: &str, boot: Uuid, unknown: bool) {
         for (number, program) in &mut self.all {
             let ProgramNote { is_remote, guest: its, boot: of, .. } = &program.note;
@@ -239,7 +242,8 @@ impl Owners {
         }
     }
 
-    /// Programs of this guest whose end a program of the same machine could tell, by their process numbers there.
+    /// Returns programs of this guest whose end a program of the same machine could tell, with their process
+    /// numbers there.
     pub fn suspects(&self, window: WindowKind, by: &ProgramNote) -> Vec<Suspect> {
         let are_near = |it: &ProgramNote| {
             it.is_remote
@@ -263,7 +267,7 @@ impl Owners {
             .collect()
     }
 
-    /// This program says that these ended. Returns whether that is news of any.
+    /// Records that these programs have ended, as this program says. Returns whether that is news of any.
     pub fn end_suspects(&mut self, window: WindowKind, by: &ProgramNote, gone: &[Suspect]) -> bool {
         if gone.is_empty() {
             return false;
@@ -277,7 +281,7 @@ impl Owners {
         !suspects.is_empty()
     }
 
-    /// Takes out what others may have now, with who left it.
+    /// Takes out the pages that others may have now, with the number of the program that orphaned them.
     pub fn take_free(&mut self) -> Vec<(u16, Ranges)> {
         let has_orphaned = |it: &Program| it.orphaned.bytes() + it.returned.bytes() > 0;
         if !self.all.values().any(has_orphaned) {
@@ -286,7 +290,7 @@ impl Owners {
         let first = self.first_at_work();
         let mut free = Vec::new();
         for (number, program) in &mut self.all {
-            // Of others alone.
+            // A program does not wait for itself.
             let others = first.iter().find(|(_, peer)| peer != number);
             let is_over = program.is_over();
             let waits = others.is_some_and(|(since, _)| *since <= program.awaits);
@@ -300,7 +304,8 @@ impl Owners {
         free
     }
 
-    /// Of those who may write to pages of others, the two who were first given access: since when, and their numbers.
+    /// Returns the two that were first given access, of those that may write to pages of others: since when, and
+    /// their numbers.
     fn first_at_work(&mut self) -> Vec<(u64, u16)> {
         let since =
             |(number, it): (&u16, &mut Program)| it.is_at_work().then_some((it.shares_since, *number));
@@ -310,12 +315,13 @@ impl Owners {
         all
     }
 
-    /// Takes out all that was left.
+    /// Takes out all orphaned pages.
     pub fn take_orphaned(&mut self) -> Vec<(u16, Ranges)> {
         self.all.iter_mut().map(|(number, program)| (*number, program.take(true))).collect()
     }
 
-    /// What was taken out of a program's is free. Returns whether nothing is known of the program from then on.
+    /// Records that pages that were taken out are free. Returns true if nothing is known of the program from then
+    /// on.
     pub fn put(&mut self, number: u16, bytes: u64) -> bool {
         let Some(program) = self.all.get_mut(&number) else { return false };
         program.going -= bytes;
@@ -331,7 +337,7 @@ impl Owners {
         self.all.is_empty()
     }
 
-    /// Bytes that programs of a guest, or all, may still have.
+    /// Returns the bytes that programs of a guest, or all, may still have.
     pub fn orphaned_bytes(&self, guest: Option<&str>) -> u64 {
         let its = self.all.values().filter(|it| guest.is_none_or(|guest| it.note.guest == guest));
         its.map(|it| it.orphaned.bytes() + it.returned.bytes()).sum()

@@ -1,8 +1,8 @@
-//! Which pages of a window are not free, as noted in front of its data: for a daemon after this one, and for that of
-//! another host, to which the window's contents move with its virtual machine. Pages that programs have may be empty,
-//! and free ones may be in memory, so their contents do not tell.
+//! The note in front of a window's data of which pages are not free. It is for a daemon after this one, and for the
+//! daemon of another host to which the window's contents move with its virtual machine. Pages that programs have
+//! may be empty, and free ones may be in memory, so their contents do not tell.
 //!
-//! Programs can't write there, but the machine's administrator can: what is read decides only which pages of the
+//! Programs can't write there, but the machine's administrator can: the note decides only which pages of the
 //! machine's own window its own programs get.
 
 use crate::window::ranges::Ranges;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use uverbs::window::{DATA, FIRST, PAGE_BITMAP};
 use uverbs::{Memory, MemoryError, PAGE};
 
-/// What is there, if anything, followed by the bytes of the window's data.
+/// Begins the note, if there is one; the length of the window's data follows.
 const MAGIC: [u8; 16] = *b"VIADUCT-TAKEN-1\0";
-/// Where the bits are, one a page, from there on.
+/// The offset of the bits, one for each page, in the note.
 const BITS: usize = 64;
 
 /// Most runs of taken pages that are told apart. A machine's administrator could note more, and each takes memory.
 const RUNS: usize = 1 << 18;
 
-/// The place of the note in a window's file.
+/// The mapped note in a window's file.
 #[derive(Debug)]
 pub(crate) struct PageBitmap {
     memory: Memory,
@@ -30,7 +30,7 @@ pub(crate) struct PageBitmap {
     len: u64,
 }
 
-/// The note, as it was at some time.
+/// A copy of the note's bits.
 #[derive(Debug)]
 pub(crate) struct BitmapSnapshot(Vec<u8>);
 
@@ -39,10 +39,10 @@ const fn page(offset: u64) -> usize {
 }
 
 impl PageBitmap {
-    /// Maps the place. `None`: the window has too many pages for it.
+    /// Maps the note. `None`: the window has too many pages for it.
     ///
     /// # Errors
-    /// If it can't be mapped, or there is no memory for it.
+    /// It can't be mapped, or there is no memory for it.
     pub fn open(file: &OwnedFd, len: u64, fault: &Arc<FaultWord>) -> Result<Option<Self>, MemoryError> {
         let bytes = PAGE_BITMAP + (BITS + page(len).div_ceil(8)) as u64;
         if bytes > DATA {
@@ -54,7 +54,7 @@ impl PageBitmap {
         Ok(Some(Self { memory, len }))
     }
 
-    /// Where byte `at` of the bits is.
+    /// Returns the offset of byte `at` of the bits in the file.
     const fn place(at: usize) -> usize {
         PAGE_BITMAP as usize + BITS + at
     }
@@ -67,7 +67,7 @@ impl PageBitmap {
         let _ = self.memory.write(PAGE_BITMAP as usize, &MAGIC);
     }
 
-    /// Notes of these pages whether they are taken. One at a time.
+    /// Notes whether these pages are taken. The caller holds the lock of the window's state.
     pub fn note(&self, start: u64, len: u64, is_taken: bool) {
         let (first, end) = (page(start), page(start + len));
         let mut bits = vec![0; end.div_ceil(8) - first / 8];
@@ -80,7 +80,7 @@ impl PageBitmap {
         let _ = self.memory.write(place, &bits);
     }
 
-    /// What is noted; `None` if nothing is, of a window of this size.
+    /// Copies the note; `None` if there is none for a window of this size.
     pub fn snapshot(&self) -> Option<BitmapSnapshot> {
         let (mut magic, mut len) = ([0; MAGIC.len()], [0; 8]);
         let is_there = self.memory.read(PAGE_BITMAP as usize, &mut magic)
@@ -94,8 +94,8 @@ impl PageBitmap {
 }
 
 impl BitmapSnapshot {
-    /// The taken pages of these ranges, which have a start and a length each: their starts and ends. Where there are too
-    /// many, all pages after them count as taken.
+    /// Returns the taken pages in these ranges, which have a start and a length each, as starts and ends. If there
+    /// are too many, all pages after them count as taken.
     pub fn of(&self, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let is_taken = |offset: u64| self.0[page(offset) / 8] & 1 << (page(offset) % 8) != 0;
         let mut taken: Vec<(u64, u64)> = Vec::new();
@@ -117,7 +117,8 @@ impl BitmapSnapshot {
     }
 }
 
-/// Where nothing is noted: the pages of a file of ordinary pages that are there, as ranges of its data.
+/// Returns the pages that a file of ordinary pages has, as ranges of its data. They count as taken if nothing is
+/// noted.
 pub(crate) fn filled(file: &OwnedFd, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
     let (mut at, end, mut found) = (DATA + FIRST, DATA + len, Vec::new());
     while at < end {
@@ -134,7 +135,7 @@ pub(crate) fn filled(file: &OwnedFd, len: u64) -> Result<Vec<(u64, u64)>, Errno>
     Ok(found)
 }
 
-/// The same where holes can't be told from pages: those that are not empty.
+/// Returns the pages that are not empty, for files whose holes can't be told from pages.
 pub(crate) fn written(memory: &Memory, len: u64) -> Vec<(u64, u64)> {
     let mut page = [0; PAGE as usize];
     let is_empty = |at: u64| memory.read(at as usize, &mut page) && page.iter().all(|byte| *byte == 0);

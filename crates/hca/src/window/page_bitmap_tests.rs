@@ -36,14 +36,14 @@ fn give_back(window: &Window, part: Part) -> bool {
     window.give_back_orphaned(Giver { guest: "vm1", secret: Uuid::default() }, part)
 }
 
-/// All of a file, empty pages too.
+/// Copies all of a file, empty pages too.
 fn copy(from: &File, to: &File) {
     let mut all = vec![0; (DATA + LEN) as usize];
     from.read_exact_at(&mut all, 0).unwrap();
     to.write_all_at(&all, 0).unwrap();
 }
 
-/// Every page of the window, one by one: what is free, and whose nothing else may be.
+/// Takes every page of the window, one by one, and so finds all that are free.
 fn all_free(window: &Arc<Window>) -> Vec<Arc<Pages>> {
     let account = account(window);
     std::iter::from_fn(|| take(window, &account, 1)).collect()

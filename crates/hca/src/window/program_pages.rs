@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use uverbs::{Part, Uuid};
 
-/// A window, by where the daemon has it, and an offset there.
+/// A place in a window: the address of the daemon's object, and an offset.
 type Place = (usize, u64);
 
 fn place(window: &Arc<Window>, offset: u64) -> Place {
@@ -26,7 +26,7 @@ pub(crate) struct ProgramPages {
 pub(crate) struct Programs(Mutex<HashMap<Uuid, Weak<ProgramPages>>>);
 
 impl Programs {
-    /// The pages of the program that says this secret of itself. Who says none shares with nobody.
+    /// Returns the pages of the program with this secret. A program without a secret shares with nobody.
     pub fn pages_of(&self, secret: Uuid) -> Arc<ProgramPages> {
         if secret == Uuid::default() {
             return Arc::new(ProgramPages::new());
@@ -48,7 +48,8 @@ impl ProgramPages {
         Self { number, pages: Mutex::default() }
     }
 
-    /// By this its connections know that they have the same pages ([`uverbs::DeviceInfo::program`]).
+    /// Returns the number by which its connections know that they have the same pages
+    /// ([`uverbs::DeviceInfo::program`]).
     pub const fn number(&self) -> u64 {
         self.number
     }
@@ -70,7 +71,7 @@ impl ProgramPages {
         Ok(())
     }
 
-    /// Those in which a part of a window is, if all of it is in one piece whose memory is there.
+    /// Finds the pages that contain a part of a window, if all of it is in one piece whose memory is there.
     pub fn find(&self, window: &Arc<Window>, part: Part) -> Option<Arc<Pages>> {
         let last = place(window, part.offset);
         let pages =
@@ -86,11 +87,11 @@ impl ProgramPages {
             let is_it = pages.get(&place).is_some_and(|pages| pages.part() == part);
             if is_it { pages.remove(&place) } else { None }
         };
-        // What gives it back to the host takes its time, and is done without the lock.
+        // Giving them back to the host takes its time, so it is done without the lock.
         removed.inspect(|pages| pages.give_back()).is_some()
     }
 
-    /// A device of the program went away: what is here stays as it is, unless the program gives it back.
+    /// Orphans the pages after a device of the program went away, except those that the program gives back itself.
     pub fn leave(&self) {
         self.pages().values().for_each(|pages| pages.abandon());
     }

@@ -1,4 +1,4 @@
-//! Memory that the device shares with an application: queues, and sessions between queue pairs.
+//! Memory that the device shares with an application: queues, and direct sessions between queue pairs.
 
 use crate::base::refusal::no_memory;
 use mem::FaultWord;
@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs::{Memory, Refusal};
 
-/// Memory to share with an application. It is sealed or guarded: whatever an application does to its file harms only
-/// itself.
+/// Creates memory to share with an application. It is sealed or guarded: whatever an application does to its file
+/// harms only itself.
 pub(crate) fn guarded_memory(
     name: &str,
     bytes: usize,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most pieces of what is taken at once.
 const PIECES: usize = 64;
 
-/// Ranges of bytes. None touches another. However many there are, nothing that is done with them takes long: each
-/// program of a window decides how many there are, and all of them wait for each other.
+/// Ranges of bytes, none of which touches another. All operations are fast however many ranges there are: each
+/// program of a window decides how many there are, and all programs wait for each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     /// Their lengths, by their starts.
@@ -86,7 +86,7 @@ impl Ranges {
         None
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all ranges.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! Memory that the device shares with programs: where it comes from, what the device keeps of it to share it further,
+//! Memory that the device shares with programs: its sources, the handle with which the device shares it further,
 //! and what a program gets so that it can map it.
 
 use crate::base::budget::DeviceBudget;
@@ -16,22 +16,23 @@ use uverbs::{Given, Memory, MemoryError, Part, Refusal, Suspect, WindowKind};
 /// The windows of a device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceWindows {
-    /// Of its guest, a virtual machine.
+    /// The window of its guest, if that is a virtual machine.
     pub own: Option<Arc<Window>>,
-    /// Of its trust.
+    /// The window of its trust.
     pub common: Option<Arc<Window>>,
 }
 
-/// What a program can map.
+/// The memory that a program can map.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
-    /// It runs on this kernel: it can map any file. Programs in virtual machines can only map their windows.
+    /// True if it runs on this kernel, and so can map any file. Programs in virtual machines can only map their
+    /// windows.
     pub is_local: bool,
     pub windows: DeviceWindows,
 }
 
 impl PartialEq for DeviceWindows {
-    /// Whether they are the same ones.
+    /// Is true if they are the same objects.
     fn eq(&self, other: &Self) -> bool {
         let same = |(a, b): (&Option<Arc<Window>>, &Option<Arc<Window>>)| {
             a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
@@ -45,7 +46,7 @@ impl Reach {
         self.windows.own.iter().chain(&self.windows.common).any(|own| Arc::ptr_eq(own, window))
     }
 
-    /// Pages for the program. `None` if it can't map them, or no descriptor is left.
+    /// Makes what the program gets to map pages. `None` if it can't map them, or no descriptor is left.
     pub fn pages(&self, pages: &Arc<Pages>, part: Part) -> Option<Given> {
         let window = pages.window();
         // Pages of a machine's own window never leave it.
@@ -59,7 +60,7 @@ impl Reach {
     }
 }
 
-/// What the device keeps of memory that it shares.
+/// The file or pages of memory that the device shares, from which it can be shared further.
 #[derive(Debug)]
 pub(crate) enum MemoryBacking {
     File(OwnedFd),
@@ -67,7 +68,7 @@ pub(crate) enum MemoryBacking {
 }
 
 impl MemoryBacking {
-    /// The memory, for a program. `None` if it can't map it, or no descriptor is left.
+    /// Makes what a program gets to map the memory. `None` if it can't map it, or no descriptor is left.
     pub fn give(&self, to: &Reach) -> Option<Given> {
         match self {
             Self::File(file) if to.is_local => file.try_clone().ok().map(Given::Descriptor),
@@ -76,7 +77,7 @@ impl MemoryBacking {
         }
     }
 
-    /// The same for the program that asked for the memory.
+    /// Makes what the program gets that asked for the memory.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -118,7 +119,7 @@ impl Share {
     }
 }
 
-/// Where memory for a program comes from.
+/// The source of memory for a program.
 #[derive(Debug)]
 pub(crate) struct MemorySource {
     pub reach: Reach,
@@ -126,9 +127,9 @@ pub(crate) struct MemorySource {
     shares: Vec<Share>,
     /// Set when memory that the program shares with the device was truncated.
     pub fault: Arc<FaultWord>,
-    /// What the program has for its regions.
+    /// The pages that the program has for its regions.
     program: Arc<ProgramPages>,
-    /// Who it is.
+    /// The identity of the program.
     note: ProgramNote,
 }
 
@@ -142,12 +143,12 @@ pub(crate) enum NoSource {
 }
 
 impl MemorySource {
-    /// Memory for this program. `name`: as one in a virtual machine calls itself. One that runs on this kernel gets
-    /// pages of the common window, if there is one, so that its peers in virtual machines can map them, too; otherwise
-    /// it gets files of its own.
+    /// Opens accounts in the windows of a program. `name`: as a program in a virtual machine calls itself. A
+    /// program that runs on this kernel gets pages of the common window, if there is one, so that its peers in
+    /// virtual machines can map them, too; otherwise it gets files of its own.
     ///
     /// # Errors
-    /// If a window can't be mapped, or has too many programs.
+    /// A window can't be mapped, or has too many programs.
     pub fn new(
         reach: Reach,
         note: ProgramNote,
@@ -163,27 +164,27 @@ impl MemorySource {
         Ok(Self { reach, shares, fault: Arc::default(), program, note })
     }
 
-    /// Whether memory went away that the program uses.
+    /// Is true if memory that the program uses went away.
     pub fn is_faulty(&self) -> bool {
         self.fault.get().is_some() || self.shares.iter().any(Share::is_faulty)
     }
 
-    /// Has windows whose memory went away be whole again, for others: this program ends.
+    /// Restores windows whose memory went away, for others: this program ends.
     pub fn mend(&self) {
         self.shares.iter().filter(|share| share.is_faulty()).for_each(|share| _ = share.window.mapping());
     }
 
-    /// Whether the memory is of windows, where somebody else gets it next.
+    /// Is true if the memory is of windows, where somebody else gets it next.
     pub const fn is_of_windows(&self) -> bool {
         !self.shares.is_empty()
     }
 
-    /// Whether peers of the same trust could map what this provides.
+    /// Is true if peers of the same trust could map the memory.
     pub fn is_common(&self) -> bool {
         self.reach.is_local || self.reach.windows.common.is_some()
     }
 
-    /// Memory of this many bytes.
+    /// Takes memory of this many bytes.
     ///
     /// # Errors
     /// Nothing is left.
@@ -208,7 +209,7 @@ impl MemorySource {
         Ok((memory, MemoryBacking::File(file)))
     }
 
-    /// Memory of the common window; `None` if there is none.
+    /// Takes memory of the common window; `None` if there is none.
     pub fn common(&self, bytes: usize) -> Option<(Memory, MemoryBacking)> {
         let common = self.reach.windows.common.as_ref()?;
         let share = self.shares.iter().find(|share| Arc::ptr_eq(&share.window, common))?;
@@ -218,7 +219,7 @@ impl MemorySource {
         Some((memory, MemoryBacking::Pages(pages)))
     }
 
-    /// Memory that a program with this reach can map, too. `None` if there is none.
+    /// Takes memory that a program with this reach can map, too. `None` if there is none.
     pub fn memory_for(&self, other: &Reach, name: &str, bytes: usize) -> Option<(Memory, MemoryBacking)> {
         if self.reach.is_local && other.is_local {
             let (memory, file) = guarded_memory(name, bytes, &self.fault).ok()?;
@@ -242,53 +243,53 @@ impl MemorySource {
         answer
     }
 
-    /// From now on the program has these pages, for regions of any of its connections.
+    /// Gives the program these pages, for regions of any of its connections.
     ///
     /// # Errors
-    /// If it has too many pieces.
+    /// It has too many pieces.
     pub fn keep(&self, pages: &[Arc<Pages>]) -> Result<(), Refusal> {
         self.program.add(pages).map_err(no_memory)
     }
 
-    /// The window of that kind, if the program may have pages of it.
+    /// Returns the window of that kind, if the program may have pages of it.
     fn window(&self, kind: WindowKind) -> Option<&Arc<Window>> {
         self.shares.iter().map(|share| &share.window).find(|window| window.kind() == kind)
     }
 
-    /// The pages in which this part is, which the program got by any of its connections.
+    /// Finds the pages that contain this part, and that the program got on any of its connections.
     pub fn find(&self, part: Part) -> Option<Arc<Pages>> {
         self.program.find(self.window(part.window)?, part)
     }
 
-    /// Takes pages back that the program got by any of its connections, or had of an earlier device or daemon. False if
-    /// there are no such ones.
+    /// Takes back pages that the program got on any of its connections, or had from an earlier device or daemon.
+    /// Returns false if there are no such pages.
     pub fn give_back(&self, part: Part) -> bool {
         let Some(window) = self.window(part.window) else { return false };
         let giver = Giver { guest: &self.note.guest, secret: self.note.secret };
         self.program.remove(window, part) || window.give_back_orphaned(giver, part)
     }
 
-    /// Programs of its machine about whose end the program is asked.
+    /// Returns programs of its machine about whose end the program is asked.
     pub fn suspects(&self) -> Vec<Suspect> {
         self.shares.iter().flat_map(|share| share.window.suspects(&self.note)).collect()
     }
 
-    /// The program says that these have ended.
+    /// Handles the program's report that these programs have ended.
     pub fn end_suspects(&self, gone: &[Suspect]) {
         self.shares.iter().for_each(|share| share.window.end_suspects(&self.note, gone));
     }
 
-    /// The program is about to get access to memory of others.
+    /// Notes that the program is about to get access to memory of others.
     pub fn share(&self) {
         self.shares.iter().for_each(|share| share.account.share());
     }
 
-    /// By this number the program's connections know that they have the same pages.
+    /// Returns the number by which the program's connections know that they have the same pages.
     pub fn program(&self) -> u64 {
         self.program.number()
     }
 
-    /// The device has only these windows now, and the program may go on using what it has of others.
+    /// Orphans pages of windows that the device does not have any more, since the program may go on using them.
     pub fn leave_old(&self, windows: &DeviceWindows) {
         let is_there = |share: &Share| {
             windows.own.iter().chain(&windows.common).any(|window| Arc::ptr_eq(window, &share.window))
@@ -299,12 +300,12 @@ impl MemorySource {
         }
     }
 
-    /// The program has ended, and peers go on using what it has.
+    /// Orphans the pages of a program that has ended, since peers go on using them.
     pub fn leave_to_peers(&self) {
         self.shares.iter().for_each(|share| share.account.leave_to_peers());
     }
 
-    /// The device closes, and the program may go on using what it has.
+    /// Orphans the program's pages: the device closes, and the program may go on using them.
     pub fn leave(&self) {
         self.shares.iter().for_each(|share| share.account.leave());
         self.program.leave();
@@ -316,7 +317,7 @@ impl MemorySource {
 pub(crate) struct ListBytes(u64, Arc<DeviceBudget>);
 
 impl ListBytes {
-    /// Takes them; `None` if the device has no more.
+    /// Takes the bytes from the device's budget; `None` if it has no more.
     pub fn take(bytes: u64, budget: &Arc<DeviceBudget>) -> Option<Self> {
         budget.take_bytes(bytes).ok()?;
         Some(Self(bytes, budget.clone()))

@@ -20,7 +20,7 @@ fn window(kind: WindowKind) -> (Arc<Window>, std::fs::File) {
     (Window::open(file, kind, UUID, "vm1").unwrap(), reader)
 }
 
-/// A program in the machine of a guest, with this secret.
+/// Returns the note of a program in the machine of a guest, with this secret.
 fn remote(guest: &str, secret: u8) -> ProgramNote {
     let (boot, secret) = (Uuid([1; 16]), Uuid([secret; 16]));
     ProgramNote { guest: guest.into(), is_remote: true, boot, secret, pid: 7, ..ProgramNote::default() }
@@ -30,7 +30,7 @@ fn giver(guest: &str, secret: u8) -> Giver<'_> {
     Giver { guest, secret: Uuid([secret; 16]) }
 }
 
-/// What one program uses to take pages.
+/// The mapping and account with which a program takes pages.
 struct Program(Arc<Mapping>, Arc<Account>);
 
 impl Program {
@@ -161,7 +161,7 @@ fn pages_of_programs_that_outlive_the_device_are_nobodys() {
     assert_eq!((window.describe().orphaned, two.take(&window, LEN - FIRST).unwrap().len()), (0, 1));
 }
 
-/// Of what is common, a guest gives back, and counts, only what programs of its own left.
+/// A guest gives back, and counts, only the orphaned pages of its own programs in a common window.
 #[test]
 fn what_a_guest_left_stays_its_own() {
     let (window, _) = window(WindowKind::Common);
@@ -224,7 +224,7 @@ fn a_file_that_was_cut_ends_its_programs_and_can_be_mapped_again() {
     assert!(two.0.fault.get().is_none());
 }
 
-/// Bytes of memory that a file takes.
+/// Returns the bytes of memory that a file takes.
 fn taken(file: &std::fs::File) -> u64 {
     512 * std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap())
 }
@@ -261,7 +261,7 @@ fn a_file_that_was_made_longer_is_cut() {
     window.cut_excess();
     assert!(file.metadata().unwrap().len() == DATA + LEN && taken(&file) < 1 << 20);
     assert!(pages[0].first(8).unwrap().read(0, &mut bytes) && bytes == *b"it stays");
-    // Where it was too short before, too.
+    // A new mapping restores the length, also if the file was too short before.
     file.set_len(0).unwrap();
     assert!(one.0.memory.write(0, &[0]) && one.0.fault.get().is_some());
     file.set_len(DATA + LEN + PAGE).unwrap();
@@ -273,7 +273,7 @@ fn a_file_that_was_made_longer_is_cut() {
     assert_eq!(file.metadata().unwrap().len(), DATA + LEN - PAGE);
 }
 
-/// A tmpfs of this many bytes that has no place; `None` if mounting is not permitted.
+/// Creates a tmpfs of this many bytes that has no mount point; `None` if mounting is not permitted.
 fn file_system(bytes: u64) -> Option<OwnedFd> {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
@@ -308,7 +308,7 @@ fn a_full_file_system_takes_nothing_from_who_has_memory() {
     }));
     assert!(pages[0].first(8).unwrap().write(0, b"it works") && !victim.is_new_boot(Uuid([1; 16])));
     assert!(one.0.fault.get().is_none());
-    // What needs memory is refused.
+    // Requests that need memory are refused.
     assert!(matches!(one.take(&victim, PAGE), Err(NoPages::Host(PAGE))));
     let said = window("late").unwrap_err().to_string();
     assert!(said.contains("no memory is left") && said.contains("file system is full"), "{said}");
