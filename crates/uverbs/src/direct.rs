@@ -7,7 +7,7 @@ use crate::point::{Point, point};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_exchange};
 use crate::{Hold, Memory};
 
-/// The memory of a bond. Each side writes to its own cache line.
+/// The memory of a session. Each side writes to its own cache line.
 #[repr(C, align(64))]
 struct Page {
     /// Written by devices: [`OPEN`], [`CLOSED`] or [`GONE`].
@@ -28,9 +28,9 @@ struct Page {
 }
 
 const OPEN: u32 = 0;
-/// A device has ended the bond.
+/// A device has ended the session.
 const CLOSED: u32 = 1;
-/// A device has ended the bond, and the library's process has ended, too.
+/// A device has ended the session, and the library's process has ended, too.
 const GONE: u32 = 2;
 
 const _: () = assert!(size_of::<Page>() == 128);
@@ -57,7 +57,7 @@ impl DirectSession {
         unsafe { self.0.at::<Page>(0).as_ref() }
     }
 
-    /// Is true once a device has ended the bond.
+    /// Is true once a device has ended the session.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.page().closed.load(Ordering::Relaxed) != OPEN
@@ -169,7 +169,7 @@ impl DirectSession {
         (self.page().messages.load(Ordering::Relaxed), self.page().bytes.load(Ordering::Relaxed))
     }
 
-    /// Ends the bond, for either device.
+    /// Ends the session, for either device.
     pub fn close(&self) {
         let _ = self.page().closed.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
     }
