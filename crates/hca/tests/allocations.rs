@@ -48,7 +48,7 @@ fn messages_are_copied_without_allocating() {
             }
             ALLOCATIONS.load(Ordering::Relaxed) - before
         };
-        // Its slots allocate their own room the first time.
+        // Slots allocate their own room the first time.
         exchange(200);
         let allocations = exchange(400);
         assert!(allocations < 40, "{allocations} for 400 messages, {kind:?}");

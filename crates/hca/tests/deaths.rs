@@ -1,4 +1,4 @@
-//! What happens to an application whose peer dies, or stops, while it works with what they share.
+//! An application's peer dies or stops while it works with the memory that both share.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
@@ -56,7 +56,7 @@ fn sender(host: &Host, b: &mut App, cb: &Cq, first: u64) -> (Sender, Qp) {
     (Sender { app: a, session, sink, source, cq }, qb)
 }
 
-/// A receiver that posted three receives for each sender, numbered from 10 and from 20.
+/// Creates a receiver that posted three receives for each sender, numbered from 10 and from 20.
 fn receiver() -> Receiver {
     let host = Host::new();
     let [sending, device] = [host.device(TRUSTING), host.device(TRUSTING + 1)];
@@ -86,20 +86,20 @@ impl Sender {
         Completion { opcode: opcode::RECV, qpn: receiver.qpn, ..Completion::default() }
     }
 
-    /// Its process ends.
+    /// Ends the sender's process.
     fn die(self) {
         drop(self.app);
     }
 }
 
 impl Receiver {
-    /// The next completion: its identifier, status and queue pair.
+    /// Waits for the next completion; returns its identifier, status and queue pair.
     fn next(&mut self) -> (u64, u8, u32) {
         let done = next(&mut self.cq);
         (done.id, done.status, done.qpn)
     }
 
-    /// Whether the device answers soon.
+    /// Returns whether the device answers soon.
     fn is_answered(&self) -> bool {
         let mut wanted = [PollFd::from_borrowed_fd(self.app.connection.as_fd(), PollFlags::IN)];
         poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 300_000_000 })) == Ok(1)
@@ -243,7 +243,7 @@ fn a_queue_pair_is_reset_once_nobody_is_at_work_with_it() {
     let qpn = b.qps[0].qpn;
     b.app.connection.send(&Request::ModifyQp { qpn, mask: mask::STATE, attributes }, &[]).unwrap();
     assert!(!b.is_answered() && a.session.is_closed() && b.cq.queue.poll().is_none());
-    // What it had begun comes before what is flushed.
+    // The message that it had begun completes before the flushed ones.
     let arrived = Completion { id, ..a.arrived(&b.qps[0]) };
     a.sink.push_noting(&arrived, false, |place| a.session.note_place(place)).unwrap();
     a.session.leave();

@@ -69,13 +69,13 @@ struct Program<'a> {
     files: Vec<OwnedFd>,
 }
 
-/// A multicast group.
+/// Returns a multicast group.
 fn group() -> std::net::Ipv6Addr {
     std::net::Ipv4Addr::new(239, 1, 2, 3).to_ipv6_mapped()
 }
 
 impl Program<'_> {
-    /// One of the numbers that it was given, or any other.
+    /// Picks one of the numbers that the device gave out, or any other.
     fn pick(numbers: &[u32], wanted: u32) -> u32 {
         let known = numbers.get(wanted as usize / 2 % numbers.len().max(1));
         if wanted.is_multiple_of(2) { known.copied().unwrap_or(wanted) } else { wanted }
@@ -89,13 +89,13 @@ impl Program<'_> {
         Self::pick(&self.qps.iter().map(|qp| qp.qpn).collect::<Vec<_>>(), wanted)
     }
 
-    /// An address in its memory, or one where nothing is.
+    /// Picks an address in the program's memory, or one where nothing is.
     fn place(&self, number: u64) -> u64 {
         let start = self.world.memory.as_ptr() as u64;
         if number.is_multiple_of(8) { number % 4096 } else { start + number % ROOM as u64 }
     }
 
-    /// A request, and a descriptor to go with it.
+    /// Makes a request, and a descriptor to go with it.
     fn request(&self, (_, which, a, b, c): Step) -> (Request, Option<OwnedFd>) {
         let of = |pick: u8| which % 21 == pick;
         let pd = if b % 5 == 0 { self.handle(b) } else { self.app.pd };

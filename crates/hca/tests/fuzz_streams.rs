@@ -19,7 +19,7 @@ use uverbs::{
     Reply, Request, Stream, Suspect, Ticket, Uuid, VERSION, Welcome, WindowKind,
 };
 
-/// What to do, and numbers for it.
+/// A step: its kind, and numbers for it.
 type Step = (u8, u8, u16, u64);
 
 /// Number of our threads that panicked.
@@ -56,7 +56,7 @@ fn world() -> &'static Mutex<World> {
     })
 }
 
-/// A greeting of one of a few programs, some of which share pages with others.
+/// Makes the greeting of one of a few programs; some of them share pages with others.
 fn hello(a: u16, c: u64) -> Request {
     Request::Hello { version: VERSION, token: c, program: Uuid([(a % 4) as u8; 16]) }
 }
@@ -184,7 +184,7 @@ impl World {
                     Line::Asked(connection, _) | Line::Open(connection) => rustix::io::dup(connection),
                 };
                 let _ = rustix::net::send(socket.unwrap(), &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-                // What comes after that is out of step.
+                // Later answers on this stream would be out of step.
                 drop(lines.swap_remove(at));
             }
             3 => self.spoil(a, c),

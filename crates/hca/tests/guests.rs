@@ -23,7 +23,7 @@ fn errno<T: std::fmt::Debug>(refused: Result<T, Refusal>) -> Errno {
     Errno::from_raw_os_error(refused.unwrap_err().errno)
 }
 
-/// What of a window is used.
+/// Returns how much of a guest's own window is in use.
 fn used(guest: &Guest) -> u64 {
     guest.own.window.describe().used
 }
@@ -187,7 +187,7 @@ fn programs_sleep_until_an_event_comes_by_their_stream() {
     drop(one);
 }
 
-/// What comes with an answer to [`Request::Direct`].
+/// Requests a direct peer; returns the answer with all that comes along.
 fn direct(app: &mut App, qpn: u32) -> (DirectPeer, Vec<Given>) {
     let (reply, given) = app.send_all(&Request::Direct { qpn }).unwrap();
     let Reply::Direct(peer) = reply else { panic!("{reply:?}") };
@@ -356,7 +356,7 @@ fn only_what_a_program_has_is_a_region_of_it() {
     let page = 4096;
     let (first, second) = (piece(mine, 0, page), piece(mine, page, page));
     let wrong: [(u64, u64, Vec<Extent>); 12] = [
-        // Of another program, partly of another, out of the window, of no window.
+        // Extents of another program, partly of another, out of the window, of no window.
         (at, 8, vec![extent(at, theirs)]),
         (at, 8, vec![extent(at, piece(mine, page, 3 * page))]),
         (at, 8, vec![extent(at, piece(mine, 1 << 40, page))]),
@@ -458,7 +458,7 @@ fn a_window_that_goes_takes_its_programs_along_and_nobody_else() {
     let other = a.cq(64, None);
     let size = rustix::fs::fstat(&*guests[0].own.file).unwrap().st_size as u64;
     rustix::fs::ftruncate(&*guests[0].own.file, 0).unwrap();
-    // Its thread finds that out when it touches the window.
+    // The program's thread finds that out when it touches the window.
     until(|| a.connection.send(&Request::QueryPort, &[]).is_err());
     assert_eq!(rustix::io::read(&a.events, &mut [0; 8]), Ok(0));
     // It has its size again, for programs that come later.
@@ -544,7 +544,7 @@ fn short_answers_do_not_overtake_long_ones() {
     let (ba, bb) = (a.buffer_of(&[8192], access::ALL), b.buffer_of(&[8192], access::ALL));
     for round in 0..50 {
         b.post_receive(&mut qb, round, &[bb.segment(0, 64)]);
-        // Of several packets, the last of which is short; then what is only acknowledged.
+        // A message of several packets, the last of which is short; then one that is only acknowledged.
         let read = WorkRequest { address: bb.address, rkey: bb.key, ..asked(opcode::RDMA_READ, 1) };
         a.post_send(&mut qa, read, &[ba.segment(0, 1024 + 100)]);
         a.post_send(&mut qa, asked(opcode::SEND, 2), &[ba.segment(4096, 64)]);

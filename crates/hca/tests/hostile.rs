@@ -38,7 +38,7 @@ fn limits_are_for_all_programs_of_a_device_together() {
     let host = Host::new();
     let _device = host.device(1);
     let mut apps = [(); 3].map(|()| App::attach(&host.socket(1)));
-    // Of 64 queue pairs; each program already has a protection domain.
+    // The limits belong to 64 queue pairs; each program already has a protection domain.
     let limits = [
         (Request::CreateCq { entries: 1, channel: None, timestamps: false }, 128),
         (Request::CreateChannel, 128),
@@ -68,7 +68,7 @@ fn limits_are_for_all_programs_of_a_device_together() {
         made += usize::from(!refused);
     }
     assert_eq!(made, 16 << 10);
-    // What a program that ended had is free for others.
+    // Resources of a program that ended are free for others.
     let [first, mut second, _] = apps;
     drop(first);
     until(|| second.ask(&Request::CreateChannel).is_ok());
@@ -177,7 +177,7 @@ fn nobody_waits_for_an_event_descriptor_that_a_program_shares() {
     let host = Host::new();
     let device = Arc::new(host.device(1));
     let mut app = App::attach(&host.socket(1));
-    // That flag belongs to both ends.
+    // The flag belongs to both ends.
     let flags = rustix::fs::fcntl_getfl(&app.wake).unwrap();
     rustix::fs::fcntl_setfl(&app.wake, flags - OFlags::NONBLOCK).unwrap();
     let (mut app, cq) = in_time(move || {

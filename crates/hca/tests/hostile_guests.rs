@@ -41,7 +41,7 @@ fn ends(stream: impl AsFd) {
     assert_eq!(poll(&mut wanted, Some(&patience)), Ok(1), "it stays open");
 }
 
-/// What a program reads in its window.
+/// Reads a nonce as a program does, in its window.
 fn nonce_at(guest: &Guest, offset: u64) -> Nonce {
     let mut nonce = Nonce::default();
     let file = std::fs::File::from(guest.own.file.try_clone().unwrap());
@@ -49,7 +49,7 @@ fn nonce_at(guest: &Guest, offset: u64) -> Nonce {
     nonce
 }
 
-/// Descriptors of this process.
+/// Counts the descriptors of this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -74,7 +74,7 @@ fn who_does_not_know_the_window_is_refused() {
     nonce[31] ^= 1;
     assert_eq!(errno(say(&mut connection, &Opening::Proof { nonce })), Errno::PERM);
     ends(&connection);
-    // What one was asked does not help another, nor later.
+    // A challenge to one stream helps no other stream, nor later.
     let mut connection = stranger(&path);
     let mut other = stranger(&path);
     let Ok(Welcome::Challenge { offset }) = say(&mut connection, &program(1, 1)) else { panic!() };
@@ -173,7 +173,7 @@ fn descriptors_that_take_long_to_close_hold_up_no_other_machine() {
     device.listen_streams(listening).unwrap();
     all.iter().chain(&refused[..56]).for_each(|(_, socket)| ends(socket));
     App::join(&other.endpoint).unwrap();
-    // What waits is closed with the socket.
+    // Waiting streams are closed with the socket.
     drop(device);
     refused.iter().for_each(|(_, socket)| ends(socket));
     App::join(&other.endpoint).unwrap();
@@ -253,7 +253,7 @@ fn tickets_are_for_the_machine_that_got_them_and_for_once() {
     ends(&events);
     until(|| guests[0].device.describe().is_empty());
     refused(&host.streams(1), expired);
-    // Its purpose is gone with the program, though the other machine's device knows nothing of it.
+    // The window has no purpose without the program, though the other machine's device knows nothing of it.
     App::join(&guests[1].endpoint).unwrap();
 }
 

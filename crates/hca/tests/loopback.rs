@@ -59,7 +59,7 @@ impl Program {
     }
 }
 
-/// The request as the guest itself would have sent it, through 127.0.0.1.
+/// Returns the request as the guest itself would have sent it, through 127.0.0.1.
 fn forged(mut frame: Vec<u8>) -> Vec<u8> {
     let (own, others) = ([10, 1, 1, 1], [10, 1, 1, 2]);
     let places: Vec<usize> = (IP..frame.len() - 4).filter(|at| frame[*at..*at + 4] == others).collect();

@@ -26,7 +26,7 @@ struct Member {
     app: App,
     cq: Cq,
     qp: Qp,
-    /// Where it sends from, and where it receives.
+    /// Memory to send from, and memory to receive into.
     text: Box<[u8]>,
     buffer: Box<[u8]>,
     key: u32,
@@ -74,11 +74,11 @@ impl Member {
         assert_eq!((sent.id, sent.status), (1, 0), "its own message does not come before that, nor at all");
     }
 
-    /// The text of the next message.
+    /// Waits for the next message, and returns its text.
     fn received(&mut self) -> String {
         let done = next(&mut self.cq);
         assert!((100..104).contains(&done.id) && done.status == 0, "{done:?}");
-        // Its network header is the group's.
+        // The network header is the group's.
         assert_eq!((self.buffer[20], &self.buffer[36..40]), (0x45, &group().octets()[12..]));
         String::from_utf8(self.buffer[40..done.byte_len as usize].to_vec()).unwrap()
     }

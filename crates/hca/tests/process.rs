@@ -1,4 +1,4 @@
-//! What programs take from the daemon's process, and that all of it is returned.
+//! Programs take resources of the daemon's process; all of them are returned.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -22,7 +22,7 @@ fn lines(path: &str, with: &str) -> usize {
     std::fs::read_to_string(path).unwrap().lines().filter(|line| line.contains(with)).count()
 }
 
-/// The numbers of threads with this name.
+/// Returns the numbers of threads with this name.
 fn threads(name: &str) -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let ids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap());
@@ -33,13 +33,13 @@ fn threads(name: &str) -> Vec<u32> {
     ids.filter(has_name).collect()
 }
 
-/// The threads of this many devices, which take a moment to get their names.
+/// Waits for the threads of this many devices, which take a moment to get their names.
 fn devices_threads(count: usize) -> Vec<u32> {
     until(|| threads("verbs").len() == count);
     threads("verbs")
 }
 
-/// Descriptors, mappings of shared memory, and applications' threads.
+/// Counts descriptors, mappings of shared memory, and applications' threads.
 fn taken() -> (usize, usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     (descriptors, lines("/proc/self/maps", "/memfd:"), threads("verbs-client").len())
@@ -63,7 +63,7 @@ fn spoil(file: &OwnedFd, seed: &mut u64) {
     assert!(!is_memory || rustix::fs::ftruncate(file, 0).is_err());
 }
 
-/// A program that creates one of everything, spoils what it shares, and ends after this many steps.
+/// Plays a program that creates one of everything, spoils the memory that it shares, and ends after this many steps.
 fn hostile(host: &Host, seed: &mut u64, steps: usize) {
     let mut app = App::attach(&host.socket(TRUSTING));
     let (mut files, mut cqs) = (Vec::new(), Vec::new());
@@ -177,7 +177,7 @@ fn without_descriptors_nobody_is_let_in_and_nobody_spins() {
     assert!(matches!(answer, Ok(Reply::Device(_))), "{answer:?}");
 }
 
-/// The nice value of a thread (proc(5)); `None` if it has ended meanwhile.
+/// Returns the nice value of a thread (proc(5)); `None` if it has ended meanwhile.
 fn nice(thread: u32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     Some(stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse().unwrap())

@@ -54,7 +54,7 @@ fn connections_of_one_program_have_the_same_pages() {
     let before = used(&guest);
     b.ask(&Request::DeregMr { mr: other }).unwrap();
     assert_eq!(used(&guest), before - 4096);
-    // What one connection got stays when it ends, until the last one ends.
+    // Pages of one connection stay when it ends, until the last connection ends.
     let part = pages(&mut a, 8192);
     drop(a);
     until(|| guest.device.describe().len() == 1);
@@ -171,7 +171,8 @@ fn nobody_gets_pages_of_another_connection_in_which_a_peer_is_at_work() {
     assert!(common.window.describe().orphaned >= 4096);
 }
 
-/// Two connections of a program, each to a guest's device; and what the first of them has of the common window.
+/// Opens two connections of a program, each to a guest's device. Also returns what the first one has of the common
+/// window.
 fn two_connections(guests: &[Guest; 2], common: &TestWindow) -> ([App; 2], u64) {
     let a = App::join_as(&guests[0].endpoint, 7).unwrap();
     let used = common.window.describe().used;

@@ -1,4 +1,4 @@
-//! What the device does if an application that works with another's queues ends or lies.
+//! An application that works with another's queues ends or lies.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;

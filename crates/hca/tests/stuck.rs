@@ -38,7 +38,7 @@ impl Slow {
         let _ = rustix::io::write(&self.device, &bytes);
     }
 
-    /// `struct fuse_attr`.
+    /// Makes a `struct fuse_attr`.
     fn attributes(number: u64) -> Vec<u8> {
         let (mode, size) = if number == FILE { (0o100_600_u32, 1_u64 << 20) } else { (0o040_755, 0) };
         let mut bytes = [number, size, 0, 0, 0, 0].map(u64::to_ne_bytes).concat();
@@ -95,7 +95,7 @@ impl Slow {
     }
 }
 
-/// Its mount point; `None` if mounting is not permitted.
+/// A file system at its mount point.
 struct Mounted(Arc<Slow>, PathBuf);
 
 impl Mounted {
@@ -118,7 +118,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The program: registers a page of the file.
+/// Plays the program: registers a page of the file.
 fn program(socket: &Path, file: &Path) {
     let mut app = App::attach(socket);
     let file = std::fs::File::open(file).unwrap();
@@ -177,7 +177,7 @@ fn a_page_that_never_comes_keeps_one_thread_waiting() {
     modest.ask(&Request::QueryPort).unwrap();
     let cq = modest.cq(16, None);
     modest.ask(&Request::DestroyCq { cq: cq.handle }).unwrap();
-    // Its device may be closed, and its process killed.
+    // The device may be closed, and the process killed.
     in_time(move || drop(Arc::into_inner(device).unwrap()));
     child.kill().unwrap();
     drop(modest);

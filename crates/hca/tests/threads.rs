@@ -7,7 +7,7 @@ use common::{App, Host, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use uverbs::{Refusal, Reply};
 
-/// Whether all other threads of this process sleep.
+/// Returns whether all other threads of this process sleep.
 fn others_sleep() -> bool {
     let own = rustix::thread::gettid().as_raw_nonzero().to_string();
     std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap).all(|task| {

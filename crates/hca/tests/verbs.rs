@@ -143,7 +143,7 @@ fn datagrams_reach_who_has_the_key() {
     let flags = uverbs::completion::flags::GRH | uverbs::completion::flags::BY_IPV4;
     assert_eq!((received.byte_len, received.source_qpn, received.flags), (70, t.qa.qpn, flags));
     assert!(t.mb[40..70] == t.ma[..30]);
-    // Its IPv4 header: from 10.1.1.1 to 10.1.1.2.
+    // The IPv4 header in front of the message: from 10.1.1.1 to 10.1.1.2.
     assert_eq!((t.mb[20], &t.mb[32..40]), (0x45, &[10, 1, 1, 1, 10, 1, 1, 2][..]));
 }
 

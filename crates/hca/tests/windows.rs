@@ -156,7 +156,7 @@ fn what_may_not_be_bound_is_not_and_ends_the_connection() {
         |t, key| WorkRequest { address: u64::MAX, ..bind(key, &t.mb[..2], t.kb, 0) },
         |t, key| bind(key, &t.mb, t.kb ^ 0x100, 0),
         |t, key| bind(key ^ 0x100, &t.mb, t.kb, 0),
-        // Of type 2: of no bytes; with invalid rights; to a window.
+        // Binds of type 2: of no bytes; with invalid rights; to a window.
         |t, key| bind(key, &[], t.kb, 0),
         |t, key| bind(key, &t.mb, t.kb, 1 << 30),
         |t, key| bind(key, &t.mb, key, 0),

@@ -32,7 +32,7 @@ impl TestWindow {
         Self::of(file, kind, number)
     }
 
-    /// The window of a file that exists already.
+    /// Returns the window of a file that exists already.
     pub fn of(file: OwnedFd, kind: WindowKind, number: u8) -> Self {
         let (uuid, ours) = (Uuid([number; 16]), file.try_clone().unwrap());
         let window = Window::open(ours, kind, uuid, &format!("vm{number}")).unwrap();
@@ -56,7 +56,7 @@ impl Host {
         self.dir.path().join(format!("vm{number}.vsock_4791"))
     }
 
-    /// A virtual machine, perhaps with the window of its trust.
+    /// Starts a virtual machine, with the window of its trust if there is one.
     pub fn guest(&self, number: u8, common: Option<&TestWindow>) -> Guest {
         self.guest_with(number, TestWindow::new(WindowKind::Own, number), common)
     }
@@ -80,7 +80,7 @@ pub fn listener(path: &std::path::Path) -> OwnedFd {
     socket
 }
 
-/// A stream to a machine's device that has said nothing yet.
+/// Connects a stream to a machine's device; it has said nothing yet.
 pub fn dial(path: &std::path::Path) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -95,13 +95,13 @@ pub fn stranger(path: &std::path::Path) -> Connection {
 pub struct Buffer {
     pub memory: Memory,
     pub extents: Vec<Extent>,
-    /// Where the program says that it has it.
+    /// The buffer's address in the program.
     pub address: u64,
     pub key: u32,
 }
 
 impl Buffer {
-    /// The part that stands for a piece of it.
+    /// Returns the segment of a piece of the buffer.
     pub fn segment(&self, offset: usize, len: usize) -> Segment {
         Segment { address: self.address + offset as u64, len: len as u32, lkey: self.key }
     }
@@ -140,7 +140,7 @@ impl App {
         }
     }
 
-    /// A registered buffer in a window, in these parts.
+    /// Registers a buffer in a window, of parts with these lengths.
     pub fn buffer_of(&mut self, lens: &[u64], access: u32) -> Buffer {
         let given: Vec<Given> = lens.iter().flat_map(|len| self.pages(*len).unwrap()).collect();
         let parts: Vec<_> = given.iter().map(part_of).collect();

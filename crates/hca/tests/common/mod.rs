@@ -72,7 +72,7 @@ impl Host {
         Self { fabric: Arc::new(Fabric::new(Box::new(rules))), dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A host whose devices may use this many descriptors and mappings.
+    /// Creates a host whose devices may use this many descriptors and mappings.
     pub fn limited(descriptors: u64, mappings: u64) -> Self {
         let rules = Box::new(Forbidden::default());
         let fabric = Arc::new(Fabric::limited(rules, descriptors, mappings));
@@ -91,7 +91,7 @@ impl Host {
         self.device_with_port(number, vrf).0
     }
 
-    /// A device, and the port through which its packets leave.
+    /// Creates a device, and the port through which its packets leave.
     pub fn device_with_port(&self, number: u8, vrf: u32) -> (Device, Opened) {
         self.device_of(number, spec(number, vrf))
     }
@@ -146,7 +146,7 @@ pub fn own_memory() -> OwnedFd {
     std::fs::OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap().into()
 }
 
-/// What comes along with an answer between processes of one kernel.
+/// Returns the descriptors that come with an answer between processes of one kernel.
 pub fn descriptors(given: Vec<Given>) -> Vec<OwnedFd> {
     Given::descriptors(given).collect()
 }
@@ -161,7 +161,8 @@ impl App {
         Self::join_as(endpoint, 0)
     }
 
-    /// The same as a connection of the program whose secret has these bytes; 0: of one that has no other.
+    /// Joins as a connection of the program whose secret has these bytes; 0 stands for a program without other
+    /// connections.
     pub fn join_as(endpoint: &Endpoint, program: u8) -> Result<Self, JoinError> {
         let Joined { mut connection, windows, dial } = endpoint.connect()?;
         let memory = own_memory();
@@ -184,7 +185,7 @@ impl App {
         self.send_all(request).map(|(reply, given)| (reply, descriptors(given)))
     }
 
-    /// The answer with all that comes along.
+    /// Sends a request, and returns the answer with all that comes along.
     pub fn send_all(&mut self, request: &Request) -> Result<(Reply, Vec<Given>), Refusal> {
         self.connection.send(request, &[]).unwrap();
         let (reply, given) = self.connection.receive::<Result<Reply, Refusal>>().unwrap();
@@ -323,7 +324,7 @@ impl App {
         }
     }
 
-    /// The next asynchronous event.
+    /// Reads the next asynchronous event.
     pub fn event(&self) -> AsyncEvent {
         let mut bytes = [0; 8];
         wait_readable(&self.events);
@@ -343,7 +344,7 @@ pub fn vector(dgid: Ipv6Addr) -> AddressVector {
     AddressVector { dgid, sgid_index: 1, port_num: 1, is_global: true, ..AddressVector::default() }
 }
 
-/// The next completion.
+/// Waits for the next completion.
 pub fn next(cq: &mut Cq) -> Completion {
     let mut completion = None;
     until(|| {
@@ -362,8 +363,9 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What a device's applications say of themselves. `Device::describe` does not wait for threads that a busy machine gives
-/// no CPU for a while.
+/// Returns the descriptions of a device's applications. `Device::describe` does not wait for threads that a busy
+/// machine
+/// gives no CPU for a while; this does.
 pub fn described(device: &Device) -> Vec<ClientDescription> {
     let described = device.ask().wait(Instant::now() + PATIENCE);
     assert!(described.iter().all(|client| !client.is_stuck), "one does not answer");
@@ -399,7 +401,7 @@ pub fn two(kind: QpType) -> Two {
     between(kind, host, devices, &one, &other)
 }
 
-/// Connected applications of two devices.
+/// Connects applications of two devices.
 pub fn between(kind: QpType, host: Host, devices: [Device; 2], one: &Path, other: &Path) -> Two {
     let mut a = App::attach(one);
     let mut b = App::attach(other);
@@ -413,10 +415,10 @@ pub fn between(kind: QpType, host: Host, devices: [Device; 2], one: &Path, other
     Two { host, devices, a, b, qa, qb, ca, cb, ma, mb, ka, kb }
 }
 
-/// Where the IP header of a frame begins.
+/// Offset of the IP header in a frame.
 pub const IP: usize = 14;
 
-/// The frames that a device has sent.
+/// Returns the frames that a device has sent.
 pub fn frames(port: &mut Opened) -> Vec<Vec<u8>> {
     let mut burst = Burst::new();
     port.rx[0].poll(&mut burst, usize::MAX);
@@ -430,7 +432,7 @@ pub fn frames(port: &mut Opened) -> Vec<Vec<u8>> {
     copied
 }
 
-/// The next frame that a device sends, alone.
+/// Waits for the next frame that a device sends, and checks that it is alone.
 pub fn frame(port: &mut Opened) -> Vec<u8> {
     let mut all = Vec::new();
     until(|| {
@@ -446,7 +448,7 @@ pub fn put(port: &mut Opened, frame: &[u8]) {
     port.tx[0].burst(&mut |room| room.put(frame, &[], 0, 0, &Offload::default()).unwrap());
 }
 
-/// The frame after a change, with the checksums that it would have if its sender had sent it so.
+/// Changes a frame, and returns it with the checksums that belong to the change.
 pub fn sealed(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut frame);
     frame[IP + 10..IP + 12].fill(0);
