@@ -5,4 +5,3 @@ mod properties;
 mod reasons;
 mod tables;
 mod text;
-mod vectors;
