@@ -1,4 +1,4 @@
-//! The tests of the crate as programs use it, in one program, because each one more takes seconds to link.
+//! Tests of the crate through its public interface. They are one program, because each further one takes seconds to link.
 
 #[macro_use]
 mod common;
