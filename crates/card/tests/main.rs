@@ -1,5 +1,6 @@
 //! Tests of the crate through its public interface. They are one program, because each further one takes seconds to link.
 
+#[cfg(feature = "card-test")]
 mod channel;
 mod counter_ram;
 mod counting;

@@ -2,9 +2,7 @@
 //! separate thread.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{App, Cq, Host, Qp, SIGNALED, gid, next, segment};
+use crate::common::{App, Cq, Host, Qp, SIGNALED, gid, next, segment};
 use uverbs::qp::access;
 use uverbs::{QpType, WorkRequest};
 

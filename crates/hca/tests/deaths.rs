@@ -1,9 +1,7 @@
 //! An application's peer dies or stops while it works with the memory that both share.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{App, Cq, Host, Qp, SIGNALED, TRUSTING, gid, next, until, wait_readable};
+use crate::common::{App, Cq, Host, Qp, SIGNALED, TRUSTING, gid, next, until, wait_readable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{App, Host, TRUSTING, gid, open, own_memory, spec, until, vector};
+use crate::common::{App, Host, TRUSTING, gid, open, own_memory, spec, until, vector};
 use hca::Device;
 use rustix::fs::FallocateFlags;
 use std::os::fd::{AsFd, OwnedFd};

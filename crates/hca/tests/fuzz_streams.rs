@@ -4,9 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::guests::{Guest, TestWindow, dial};
-use common::{App, Host, TRUSTING, until};
+use crate::common::guests::{Guest, TestWindow, dial};
+use crate::common::{App, Host, TRUSTING, until};
 use rustix::net::SendFlags;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::guests::{Guest, TestWindow, dial, listener, part_of, stranger};
-use common::{App, Host, SIGNALED, SOLICITED, TRUSTING, described, gid, next, open, until, wait_readable};
+use crate::common::guests::{Guest, TestWindow, dial, listener, part_of, stranger};
+use crate::common::{
+    App, Host, SIGNALED, SOLICITED, TRUSTING, described, gid, next, open, until, wait_readable,
+};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use std::time::Duration;

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{
+use crate::common::{
     App, Host, PATIENCE, SIGNALED, TRUSTING, described, gid, next, open, segment, spec, two, until, vector,
 };
 use hca::{Device, GrantedMemory};

@@ -1,10 +1,8 @@
 //! Hostile programs in virtual machines, at the device's streams.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::guests::{Guest, TestWindow, dial, listener, stranger};
-use common::{App, Host, TRUSTING, gid, own_memory, spec, until};
+use crate::common::guests::{Guest, TestWindow, dial, listener, stranger};
+use crate::common::{App, Host, TRUSTING, gid, own_memory, spec, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;

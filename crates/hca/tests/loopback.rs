@@ -1,9 +1,7 @@
 //! Only a guest itself reaches its listeners on loopback addresses.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{Host, IP, frame, frames, open, put, sealed, until};
+use crate::common::{Host, IP, frame, frames, open, put, sealed, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::AsFd;
 use uverbs::cm::{CmEvent, CmParameters, CmRequest};

@@ -2,10 +2,8 @@
 //! connection and register them with another.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::guests::{Buffer, Guest, TestWindow, part_of};
-use common::{App, Host, SIGNALED, TRUSTING, gid, next, until};
+use crate::common::guests::{Buffer, Guest, TestWindow, part_of};
+use crate::common::{App, Host, SIGNALED, TRUSTING, gid, next, until};
 use rustix::io::Errno;
 use uverbs::qp::access;
 use uverbs::{

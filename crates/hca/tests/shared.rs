@@ -1,9 +1,7 @@
 //! An application that works with another's queues ends or lies.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{App, Cq, Host, Qp, Srq, TRUSTING, described, gid, next};
+use crate::common::{App, Cq, Host, Qp, Srq, TRUSTING, described, gid, next};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::os::fd::AsFd;

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{
+use crate::common::{
     App, Host, SIGNALED, described, gid, next, open, own_memory, segment, two, vector, wait_readable,
 };
 use std::os::fd::AsFd;

@@ -1,9 +1,7 @@
 //! Memory windows: requests that bind them, who may use them, and who may not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{App, Host, Qp, SIGNALED, Two, gid, next, segment, two};
+use crate::common::{App, Host, Qp, SIGNALED, Two, gid, next, segment, two};
 use uverbs::qp::{access, mask};
 use uverbs::{QpAttributes, QpType, Reply, Request, WorkRequest};
 

@@ -1,9 +1,7 @@
 //! Devices of two hosts, and an unreliable wire between them.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{Host, PATIENCE, SIGNALED, Two, between, frames, gid, next, segment, until, vector};
+use crate::common::{Host, PATIENCE, SIGNALED, Two, between, frames, gid, next, segment, until, vector};
 use mem::{Offload, Opened};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

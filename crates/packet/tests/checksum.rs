@@ -1,7 +1,6 @@
 //! The Internet checksum against a naive one.
 
 use crate::common;
-
 use packet::checksum::{self, Delta, Sum};
 use packet::proto;
 use proptest::prelude::*;

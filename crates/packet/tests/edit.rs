@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{A, A4, A6, B, B4, B6, frame, icmp, ip, tcp, udp};
+use crate::common::{A, A4, A6, B, B4, B6, frame, icmp, ip, tcp, udp};
 use packet::checksum::{self, L4Check, verify_l4};
 use packet::{Headers, WriteError, edit, proto};
 use proptest::prelude::*;

@@ -2,9 +2,7 @@
 //! `cargo bolero test frames -p packet` goes on from there.
 #![cfg(not(miri))]
 
-use crate::common;
-
-use common::exercise::exercise;
+use crate::common::exercise::exercise;
 
 #[test]
 fn frames() {

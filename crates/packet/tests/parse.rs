@@ -1,8 +1,7 @@
 //! Parsing: byte-exact packets, and what is refused with which reason.
 
 use crate::common;
-
-use common::{A, A4, A6, B, B4, B6, ethernet, frame, hex, icmp, ip, samples, tcp, udp, v4, v6};
+use crate::common::{A, A4, A6, B, B4, B6, ethernet, frame, hex, icmp, ip, samples, tcp, udp, v4, v6};
 use packet::{Arp, Fragment, Headers, L3, L4, Nd, ParseError, Tag, checksum, neighbour, proto};
 use std::net::Ipv6Addr;
 

@@ -1,9 +1,7 @@
 //! Hostile bytes: nothing panics, and nothing reads or leads outside of the packet.
 
-use crate::common;
-
-use common::exercise::exercise;
-use common::{ethernet, icmp, ip, samples, tcp, udp};
+use crate::common::exercise::exercise;
+use crate::common::{ethernet, icmp, ip, samples, tcp, udp};
 use packet::{Headers, L4, proto};
 use proptest::prelude::*;
 use std::net::IpAddr;

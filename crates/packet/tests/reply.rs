@@ -1,9 +1,9 @@
 //! Answers, byte for byte, and to whom none is given.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{A, A4, A6, B, B4, B6, GATEWAY, ethernet, frame, hex, icmp, ip, tcp, udp, v4, v6, written};
+use crate::common::{
+    A, A4, A6, B, B4, B6, GATEWAY, ethernet, frame, hex, icmp, ip, tcp, udp, v4, v6, written,
+};
 use packet::checksum::{L4Check, verify_l4};
 use packet::reply::{echo_reply, icmp_error, tcp_reset};
 use packet::{Headers, IcmpError, L4, Nd, WriteError, mld, neighbour, proto};

@@ -3,8 +3,7 @@
 #![cfg(not(miri))]
 
 use crate::captures;
-
-use captures::ip_packet;
+use crate::captures::ip_packet;
 use packet::WriteError;
 use packet::roce::cm::{self, CmError, Message};
 use packet::roce::{

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{A4, A6, B4, B6, frame, hex, udp};
+use crate::common::{A4, A6, B4, B6, frame, hex, udp};
 use packet::{Headers, ParseError, Tunnel, TunnelKind, checksum, proto};
 
 fn decap(bytes: &[u8]) -> Result<Option<Tunnel>, ParseError> {

@@ -1,9 +1,7 @@
 //! Short messages: their effects equal those of their packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, SIZE, Side, WRITABLE, attributes};
+use crate::common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, SIZE, Side, WRITABLE, attributes};
 use proptest::prelude::*;
 use rdma::{AtomicOperation, Attributes, SendOperation, SendRequest, Status, With};
 use std::collections::BTreeMap;

@@ -1,9 +1,7 @@
 //! Unreliable datagrams.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use crate::common;
-
-use common::{PEER, Surroundings};
+use crate::common::{PEER, Surroundings};
 use packet::roce::{self, Deth, Opcode, Operation, Service};
 use rdma::{
     Arrival, Completion, DatagramAttributes, DatagramPair, Destination, LeftOut, Mtu, NETWORK_HEADER,

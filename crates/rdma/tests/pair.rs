@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, WRITABLE, attributes};
+use crate::common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, WRITABLE, attributes};
 use packet::roce::{Nak, Opcode, Operation, Service, Syndrome};
 use proptest::prelude::*;
 use rdma::{Arrival, AtomicOperation, SendOperation, SendRequest, State, Status, With};

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
-
-use common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
+use crate::common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};
 use packet::roce::{
     self, Atomic, Bth, Datagram, Nak, Opcode, Operation as O, Reth, RnrTimer, Service, Syndrome,
 };

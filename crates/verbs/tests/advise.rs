@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::program;
-
-use program::two::*;
-use program::*;
+use crate::program::two::*;
+use crate::program::*;
 use std::ptr::null_mut;
 use verbs::abi::*;
 use verbs::{advise, memory, query};

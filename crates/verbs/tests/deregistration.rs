@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::program;
-
-use program::two::*;
-use program::*;
+use crate::program::two::*;
+use crate::program::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use verbs::abi::*;
 

@@ -3,10 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::program;
-
-use program::two::*;
-use program::*;
+use crate::program::two::*;
+use crate::program::*;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;

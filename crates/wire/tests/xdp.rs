@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-use crate::common;
-
-use common::{
+use crate::common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, output, pair, receive, run, send, tcp_echo,
     veth,
 };

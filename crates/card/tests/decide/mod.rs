@@ -2,15 +2,14 @@
 //! `decide` forwards or drops in the same way, with random tables that change, and random packets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::host;
 mod ovs;
 
+use crate::host::talk::{self, Carrier};
+use crate::host::{Host, port_of, tables, vif_at};
 use card::Commands;
 use card::compile::Attachment;
 use card::expect::{Memory, Outcome, Sizes, outcome};
 use card::registers::Punt;
-use host::talk::{self, Carrier};
-use host::{Host, port_of, tables, vif_at};
 use model::generate::{Packet, Rng, packet};
 use model::{Change, Decision, FlowChange, Lookup, Tables, Verdict, Vif, VifKind};
 use std::collections::BTreeMap;

@@ -7,7 +7,6 @@ mod bad_lines;
 mod both;
 mod checksums;
 mod hops;
-use crate::host;
 mod ledger;
 mod lockstep;
 mod ovs;

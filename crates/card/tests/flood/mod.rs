@@ -3,15 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod counts;
-use crate::host;
-
+use crate::host::pair::Pair;
 use card::compile::Attachment;
 use card::driver::Driver;
 use card::expect::{Outcome, Windows, outcome};
 use card::registers::Punt;
 use card::sim::{Sent, SimCard};
 use card::{Budgets, Commands};
-use host::pair::Pair;
 use model::{Change, DropReason, Network, Tables, Vif, VifId, VifKind, Vrf, text};
 use packet::Mac;
 

@@ -3,15 +3,14 @@
 #![cfg(feature = "card-test")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
-use crate::host;
 mod memory;
 mod rates;
 mod rounds;
 mod shell;
 
+use crate::host::talk::{self, Carrier as _};
 use card::Card;
 use card::registers::{Command, PuntMeta, command, identity};
-use host::talk::{self, Carrier as _};
 use model::generate::{Rng, packet};
 use rounds::{Counts, Rounds};
 use shell::{Shell, WIRE};

@@ -16,7 +16,6 @@ mod hosts;
 mod loopback;
 mod lossy;
 mod messages;
-use crate::moves;
 mod multicast;
 mod peer;
 mod requests;

@@ -5,5 +5,4 @@
 
 mod found;
 mod guarded;
-use crate::moves;
 mod transport;
