@@ -101,7 +101,7 @@ fn what_cannot_be_sent_stops_the_send_queue_alone() {
         let (mut pair, mut verbs) = (pair(11), Surroundings::default());
         verbs.local.insert(1, vec![0; 2000]);
         verbs.post_receive(9, 100);
-        let good = crate::request(1, 5);
+        let good = self::request(1, 5);
         pair.send(&request, &to(KEY), &mut verbs);
         pair.send(&good, &to(KEY), &mut verbs);
         assert_eq!((pair.state(), verbs.sent()), (State::SendQueueError, None));
