@@ -486,7 +486,7 @@ fn a_file_that_stays_the_same_undoes_nothing() {
     let bench = start(FILE);
     bench.apply(&format!("{FILE}{VM2}"), false);
     let differs = bench.difference().unwrap();
-    assert!(differs.contains("guest \"vm2\" differs") && differs.contains("viaduct diff"), "{differs}");
+    assert!(differs.contains("in: guest \"vm2\";") && differs.contains("viaduct diff"), "{differs}");
     let bench = bench.restart(FILE);
     assert!(bench.keys().iter().any(|key| key.contains("vm2")), "another file was applied");
     assert!(bench.difference().is_some());
@@ -507,7 +507,7 @@ fn what_of_the_host_takes_another_daemon_is_told_at_once() {
     bench.write(&new);
     let differs = bench.difference().unwrap();
     assert!(
-        differs.ends_with("[host] differs; replace the daemon (`viaductd --replace`) or restart it"),
+        differs.ends_with("in: [host]; replace the daemon (`viaductd --replace`) or restart it"),
         "{differs}"
     );
     let said = bench.core.apply(&new, true).unwrap_err().to_string();
@@ -523,7 +523,7 @@ fn a_file_that_does_not_fit_what_the_api_added_is_not_taken() {
     assert!(bench.has_route("10.9.1.1"));
     assert_eq!(bench.keys().len(), 3);
     let differs = bench.difference().unwrap();
-    assert!(differs.contains("network \"blue\", guest \"vm1\" differ"), "{differs}");
+    assert!(differs.contains("in: network \"blue\", guest \"vm1\";"), "{differs}");
 }
 
 #[test]

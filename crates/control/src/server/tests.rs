@@ -427,7 +427,7 @@ async fn guests_whose_packets_are_not_checked_are_named() {
         let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
         let (differs, others) = status.warnings.split_last().unwrap();
         assert_eq!(others, applied.warnings);
-        assert!(differs.object.ends_with("host.toml") && differs.message.contains("guest \"c1\" differs"));
+        assert!(differs.object.ends_with("host.toml") && differs.message.contains("in: guest \"c1\";"));
     })
     .await;
 }
