@@ -1,5 +1,4 @@
 //! The limits of a card's room, and the reuse of numbers.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use card::Commands;
 use card::compile::Attachment;

@@ -1,5 +1,4 @@
 //! Opening sound and broken cards, and a mapped BAR for which a thread simulates the card.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use card::expect::{Memory, Sizes};
 use card::registers::{Table, command, identity};

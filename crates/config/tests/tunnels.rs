@@ -1,5 +1,4 @@
 //! Tunnels that are wires: which of them may be beside each other, and beside networks.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use config::parse;
 

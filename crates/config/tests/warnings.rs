@@ -1,5 +1,4 @@
 //! Configurations that are allowed and cause warnings.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use config::parse;
 

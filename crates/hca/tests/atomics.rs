@@ -1,6 +1,5 @@
 //! Atomic operations of several applications on the same memory. The device executes those of each application on a
 //! separate thread.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{App, Cq, Host, Qp, SIGNALED, gid, next, segment};
 use uverbs::qp::access;

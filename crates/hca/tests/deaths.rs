@@ -1,5 +1,4 @@
 //! An application's peer dies or stops while it works with the memory that both share.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{App, Cq, Host, Qp, SIGNALED, TRUSTING, gid, next, until, wait_readable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

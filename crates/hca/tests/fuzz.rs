@@ -1,6 +1,5 @@
 //! A hostile program at the device's socket: whatever it requests, in whatever order, and whatever it does to what it
 //! shares, the device serves others, and recovers everything once the program is gone.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{App, Host, TRUSTING, gid, open, own_memory, spec, until, vector};

@@ -1,7 +1,6 @@
 //! Hostile users of a virtual machine at its device's streams: whatever they say, in whatever order, and whatever they
 //! write into the window, the device serves others, and recovers everything once they are gone. What one round leaves
 //! behind (streams, tickets, parts, numbers of keys) the next one has.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::guests::{Guest, TestWindow, dial};

@@ -1,5 +1,4 @@
 //! Programs in virtual machines: windows instead of files, streams instead of sockets.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::guests::{Guest, TestWindow, dial, listener, part_of, stranger};

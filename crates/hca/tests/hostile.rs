@@ -1,5 +1,4 @@
 //! Programs that behave as badly as they can: what they may take, and whom they may delay.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{

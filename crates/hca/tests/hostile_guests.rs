@@ -1,5 +1,4 @@
 //! Hostile programs in virtual machines, at the device's streams.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::guests::{Guest, TestWindow, dial, listener, stranger};
 use crate::common::{App, Host, TRUSTING, gid, own_memory, spec, until};

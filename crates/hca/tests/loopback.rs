@@ -1,5 +1,4 @@
 //! Only a guest itself reaches its listeners on loopback addresses.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{Host, IP, frame, frames, open, put, sealed, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

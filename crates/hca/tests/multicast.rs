@@ -1,5 +1,4 @@
 //! Datagrams to multicast groups.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{
     App, Cq, Host, IP, Qp, SIGNALED, described, frame, gid, next, put, sealed, segment, until, vector,

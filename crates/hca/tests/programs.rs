@@ -1,6 +1,5 @@
 //! Programs in virtual machines with several connections: pages of a window are the program's. It may get them with one
 //! connection and register them with another.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::guests::{Buffer, Guest, TestWindow, part_of};
 use crate::common::{App, Host, SIGNALED, TRUSTING, gid, next, until};

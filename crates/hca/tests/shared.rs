@@ -1,5 +1,4 @@
 //! An application that works with another's queues ends or lies.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{App, Cq, Host, Qp, Srq, TRUSTING, described, gid, next};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

@@ -1,5 +1,4 @@
 //! Everything that two applications on one host can do.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{

@@ -1,5 +1,4 @@
 //! Memory windows: requests that bind them, who may use them, and who may not.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{App, Host, Qp, SIGNALED, Two, gid, next, segment, two};
 use uverbs::qp::{access, mask};

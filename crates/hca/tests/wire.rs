@@ -1,5 +1,4 @@
 //! Devices of two hosts, and an unreliable wire between them.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{Host, PATIENCE, SIGNALED, Two, between, frames, gid, next, segment, until, vector};
 use mem::{Offload, Opened};

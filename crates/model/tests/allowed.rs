@@ -1,8 +1,6 @@
 //! No packet is delivered that no rule allows, whatever encloses it. The oracle knows nothing of how `decide` works:
 //! it knows what was delivered before, and finds for each packet the reason why it may pass.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use model::generate::Rng;
 use model::vectors::{Case, Step, load};
 use model::{PacketView, Tables, Verdict, decide, text};

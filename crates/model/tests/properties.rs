@@ -1,7 +1,5 @@
 //! Properties of the model over random tables and packets.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use model::generate::{self, Packet, Rng};
 use model::tcp::Edge;
 use model::{

@@ -1,7 +1,5 @@
 //! The naive tables and what depends on them: batches, meters, choice of paths, solicitations, explanations.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use model::vectors::{Setup, Step, load};
 use model::{
     ApplyError, BridgeTarget, Change, Effects, Forward, Learn, Lookup, Meter, MeterConfig, Names,

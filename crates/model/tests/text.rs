@@ -1,5 +1,4 @@
 //! Packets as text: the text matches the bytes.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use model::text;
 

@@ -1,5 +1,4 @@
 //! Packets through card and engine: bridged, routed, from and to other hosts; their order; failing cards.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{
     ONE, PATIENCE, SoftCard, TWO, World, counted, frame, number_of, numbered, tables, until,

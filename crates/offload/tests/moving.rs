@@ -1,5 +1,4 @@
 //! Flows that move onto the card under load: their packets arrive in order, and those that don't arrive are counted.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{ONE, PATIENCE, SoftCard, TWO, WIRE, World, frame, numbered};
 use engine::testing::Packet;

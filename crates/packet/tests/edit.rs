@@ -1,5 +1,4 @@
 //! In-place edits: afterwards the packet is what it would be, had it been built that way.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{A, A4, A6, B, B4, B6, frame, icmp, ip, tcp, udp};

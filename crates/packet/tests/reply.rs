@@ -1,5 +1,4 @@
 //! Answers, byte for byte, and to whom none is given.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{
     A, A4, A6, B, B4, B6, GATEWAY, ethernet, frame, hex, icmp, ip, tcp, udp, v4, v6, written,

@@ -1,5 +1,4 @@
 //! RoCEv2 against packets of Linux, and against itself.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(not(miri))]
 
 use crate::captures;

@@ -1,5 +1,4 @@
 //! Decapsulation headers: what is read, what is refused.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{A4, A6, B4, B6, frame, hex, udp};

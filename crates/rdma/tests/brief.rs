@@ -1,5 +1,4 @@
 //! Short messages: their effects equal those of their packets.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, SIZE, Side, WRITABLE, attributes};
 use proptest::prelude::*;

@@ -1,5 +1,4 @@
 //! The responder, compared with Linux's: the same requests get the same answers.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::recordings as captures;
 

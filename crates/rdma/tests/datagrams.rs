@@ -1,5 +1,4 @@
 //! Unreliable datagrams.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{PEER, Surroundings};
 use packet::roce::{self, Deth, Opcode, Operation, Service};

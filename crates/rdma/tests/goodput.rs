@@ -1,5 +1,4 @@
 //! The cost of a line that loses packets: in packets, and in time by the line's own clock.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common::{ADDRESS, Pair, SIZE, WRITABLE, attributes};
 use rdma::{Attributes, Mtu, SendOperation, SendRequest, Status};

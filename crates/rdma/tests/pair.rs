@@ -1,5 +1,4 @@
 //! Two queue pairs over a wire that loses, duplicates and reorders.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{ADDRESS, ATOMICS, Memory, Pair, READ_ONLY, WRITABLE, attributes};

@@ -1,5 +1,4 @@
 //! The packets of a requester, sent to a peer that makes its own answers (IBTA 9.7.2 to 9.7.6).
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};

@@ -1,5 +1,4 @@
 //! The answers of a responder to single packets of a peer that makes its own packets (IBTA 9.7.4, 9.7.5).
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use crate::common;
 use crate::common::{ADDRESS, ATOMICS, READ_ONLY, Surroundings, WRITABLE, attributes};

@@ -1,7 +1,5 @@
 //! On-demand paging: the device reports it, such regions can be created, and pages can be prefetched.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use std::ptr::null_mut;

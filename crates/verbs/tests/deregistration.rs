@@ -1,7 +1,5 @@
 //! After `ibv_dereg_mr` no message is copied to the memory, no matter which thread polls meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,5 @@
 //! The library against a device.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::*;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;

@@ -1,8 +1,6 @@
 //! Two applications, each on its own device: the results are the same whether or not they share memory, and whether
 //! or not they use their devices as programs in virtual machines do.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use std::ffi::c_int;

@@ -1,7 +1,5 @@
 //! Queues that are full, overrun or resized: the results are the same whether or not memory is shared with the peer.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use verbs::abi::*;

@@ -1,8 +1,6 @@
 //! Two applications whose queue pairs send to a shared receive queue of a third: the results are the same whether or
 //! not they share memory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use std::collections::BTreeSet;

@@ -1,7 +1,5 @@
 //! Descriptors that programs poll and sleep on: they are readable if there is an event, and after the device is gone.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use std::mem::MaybeUninit;

@@ -1,7 +1,5 @@
 //! Memory windows, through the C interface: with peers that share memory, and with others.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use crate::program::two::*;
 use crate::program::*;
 use verbs::abi::*;

@@ -3,8 +3,6 @@
 //! testpmd forwards between its two ports, and a thread here forwards between the two at the other end, so
 //! every packet that `--tx-first` sends circles forever. Both sides count.
 
-#![allow(clippy::unwrap_used)] // Tests.
-
 use mem::{Burst, NoRoom, Opened, copy};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, Signal, kill_process};

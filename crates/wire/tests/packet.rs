@@ -1,7 +1,5 @@
 //! Packet sockets on veth pairs, with the kernel's own TCP at the far ends.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use crate::common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, pair, receive, run, send, tcp_echo, veth,
 };

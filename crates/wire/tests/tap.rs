@@ -1,7 +1,5 @@
 //! Taps, in the namespace in which they were created and moved to another.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use crate::common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, receive, run, send, tcp_echo, veth,
 };

@@ -1,7 +1,5 @@
 //! AF_XDP on veth pairs, with the kernel's own TCP at the far ends and the host's at the near one.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use crate::common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, output, pair, receive, run, send, tcp_echo,
     veth,

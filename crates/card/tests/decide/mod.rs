@@ -1,6 +1,5 @@
 //! The card, according to the lines that the driver writes, compared with `decide`: whatever it forwards or drops,
 //! `decide` forwards or drops in the same way, with random tables that change, and random packets.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ovs;
 

@@ -1,7 +1,6 @@
 //! The engine in lock-step with the card's pipe in Rust (`card::expect`), which other tests compare with `decide`: the
 //! fate of each packet, byte for byte, why it is punted, the order of packets that leave, and the counters.
 #![cfg(feature = "card-sim")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod bad_lines;
 mod both;

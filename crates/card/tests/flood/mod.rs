@@ -1,6 +1,5 @@
 //! Floods of punted packets, and the engine's counters, compared with the card's pipe in Rust.
 #![cfg(feature = "card-sim")]
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod counts;
 use crate::host::pair::Pair;

@@ -1,5 +1,4 @@
 //! Floods of flows: per-guest quotas, a full table, and keys that collide. The card is a model in memory.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod host;
 mod quota;

@@ -1,6 +1,5 @@
 //! Flows that change hands: what the driver writes, and which packets wait on the card; the unit alone and in the
 //! engine.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 #[cfg(feature = "card-sim")]
 mod engine;

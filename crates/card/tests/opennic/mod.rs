@@ -1,7 +1,6 @@
 //! The engine in OpenNIC's box: the same packets come out as from the engine alone (`tests/engine`), in the form the
 //! shell expects; registers are reached from the shell's clock, and the shell's reset leaves no partial packet behind.
 #![cfg(feature = "card-test")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod memory;
 mod rates;

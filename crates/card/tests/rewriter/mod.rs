@@ -1,6 +1,5 @@
 //! The rewriter, the sums at its input and the entropy hash against the model, in simulation.
 #![cfg(feature = "card-test")]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bench;
 mod checksums;

@@ -1,5 +1,4 @@
 //! A host with two guests and a wire, and a card in memory that carries packets through the card's pipe in Rust.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test uses a part")]
 
 use card::Card;

@@ -1,6 +1,5 @@
 //! Packets to test with.
 #![allow(dead_code, reason = "every test binary uses some of it")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod exercise;
 

@@ -1,8 +1,5 @@
 //! The messages of Linux's active side go to our passive side, and the reverse: the answers are of the same kinds.
 
-#[path = "../../../../tests/captures/captures.rs"]
-mod files;
-
 use super::hosts::{CLIENT, Host, parameters};
 use packet::roce::cm::{self, Ids, Mad, Message};
 use packet::{Headers, roce};
@@ -17,10 +14,10 @@ const B: &str = "10.0.0.2";
 
 /// Returns the messages of a capture, with their senders.
 fn messages(capture: &str) -> Vec<(IpAddr, Mad)> {
-    let (_, frames) = files::roce().into_iter().find(|(name, _)| name == capture).unwrap();
+    let (_, frames) = crate::recordings::roce().into_iter().find(|(name, _)| name == capture).unwrap();
     let message = |frame: &Vec<u8>| {
         let source = Headers::ethernet(frame, 0, frame.len()).unwrap().ip().unwrap().src;
-        let (packet, at) = files::ip_packet(frame);
+        let (packet, at) = crate::recordings::ip_packet(frame);
         let datagram = roce::parse(&packet[at..]).unwrap();
         let is_management = datagram.bth.destination == cm::QUEUE_PAIR;
         is_management.then(|| (source, cm::parse(datagram.payload).unwrap()))

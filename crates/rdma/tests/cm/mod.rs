@@ -1,5 +1,4 @@
 //! The connection manager with itself and with Linux.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(not(miri))]
 
 mod addresses;

@@ -1,7 +1,6 @@
 //! Network namespaces for tests, and a bridge over two ports.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use mem::{BURST, Burst, Csum, NoRoom, Offload, Opened, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
