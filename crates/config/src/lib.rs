@@ -1,7 +1,7 @@
 //! `host.toml`: its schema, its checks and its error messages.
 //!
 //! Owns: the configuration of a host as typed [`Object`]s; the parser from TOML, which keeps the line of every key; and
-//! [`check`], all rules between objects. It reports all problems of a file, not only the first; each message says where
+//! `check`, all rules between objects. It reports all problems of a file, not only the first; each message says where
 //! the problem is, what is wrong and what would be right.
 //!
 //! Must not know: the daemon's tables, ports and storage.
@@ -58,7 +58,7 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
 
-/// Reads a whole file without the checks between its objects ([`check`]): they may refer to objects that the
+/// Reads a whole file without the checks between its objects ([`fn@check`]): they may refer to objects that the
 /// file lacks.
 ///
 /// # Errors

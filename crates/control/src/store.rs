@@ -76,7 +76,7 @@ pub enum StoreError {
 
 impl Store {
     /// Opens the store in a directory, or makes an empty one. Must run while the daemon may still open files.
-    /// If the files can't be opened, the store refuses changes, and [`Self::problems`] tells why.
+    /// If the files can't be opened, the store refuses changes, and `problems` tells why.
     ///
     /// # Errors
     /// [`StoreError::InUse`].
@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// Opens the store of the daemon that still has it and handed over its lock `other`. Nothing is written
-    /// before [`Self::take`].
+    /// before `take`.
     ///
     /// # Errors
     /// As for [`Self::open`].

@@ -219,7 +219,7 @@ impl Window {
 
     /// Maps a window's file, whose size and information block the caller has checked, and writes its header. Nobody
     /// gets pages that programs of a daemon before this one have, according to `notes`, before the programs give
-    /// them back ([`uverbs::Request::FreePages`]) or have ended ([`Self::sweep`]). If nothing is noted, all pages
+    /// them back ([`uverbs::Request::FreePages`]) or have ended (`sweep`). If nothing is noted, all pages
     /// that are not empty may be theirs.
     ///
     /// # Errors
@@ -320,7 +320,7 @@ impl Window {
 
     /// Cuts off bytes by which somebody who may write the file made it longer, and pages behind its end
     /// (`FALLOC_FL_KEEP_SIZE`). They belong to nobody, and take memory that other windows of the file system need.
-    /// A file that is too short is restored by [`Self::mapping`].
+    /// A file that is too short is restored by `mapping`.
     pub fn cut_excess(&self) {
         let Ok(stat) = fstat(&self.file) else { return };
         let needs = self.file_len();

@@ -9,8 +9,8 @@
 //!                  bursts ───────┴───── rings ───── OVS side of a port ── workers
 //! ```
 //!
-//! Everything that comes from a driver is hostile until checked: messages ([`protocol`]), what they ask for
-//! ([`encoding`]), indexes and lengths in rings ([`ring`]).
+//! Everything that comes from a driver is hostile until checked: messages (`protocol`), what they ask for
+//! (`encoding`), indexes and lengths in rings (`ring`).
 //!
 //! Must not know: how flows are looked up, what guests are connected to.
 #![deny(unsafe_code)]

@@ -1,7 +1,7 @@
 //! RoCEv2: InfiniBand's transport over UDP (IBTA 1.5, chapter 9 and annex A17).
 //!
 //! After the UDP header come the base transport header (BTH), the extended headers that its opcode requires, the
-//! payload, padding to a multiple of four bytes, and the invariant CRC ([`icrc`]) over all that routers leave alone.
+//! payload, padding to a multiple of four bytes, and the invariant CRC ([`fn@icrc`]) over all that routers leave alone.
 
 mod aeth;
 pub mod cm;

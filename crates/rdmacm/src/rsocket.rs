@@ -1,8 +1,8 @@
 //! rsockets: sockets whose streams are RDMA WRITEs, compatible with those of rdma-core. Unmodified programs use them
 //! through rdma-core's `librspreload.so`.
 //!
-//! [`wire`] is the format of messages between peers, [`flow`] decides what may be sent when. A [`stream`] joins both
-//! with the queue pair and the memory ([`pair`]); the connection manager ([`identifier`]) turns a [`socket`] into a
+//! [`wire`] is the format of messages between peers, [`flow`] decides what may be sent when. A `stream` joins both
+//! with the queue pair and the memory (`pair`); the connection manager (`identifier`) turns a `socket` into a
 //! stream.
 //!
 //! We trust a peer with nothing: it can write only to the ring and the table that we told it of; its messages are

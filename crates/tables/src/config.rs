@@ -1,4 +1,4 @@
-//! The configured tables: the result of [`Change`]s, as one persistent value.
+//! The configured tables: the result of [`model::Change`]s, as one persistent value.
 
 use crate::classifier::{Classifier, MAX_RULES};
 use crate::trie::Trie;

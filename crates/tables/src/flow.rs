@@ -129,7 +129,7 @@ impl Flows {
     }
 
     /// Creates an empty table whose entries lie in this memory, which must be new and have
-    /// [`FlowLimits::table_bytes`]. Who reads the memory later finds the connections there ([`remembered`]).
+    /// [`FlowLimits::table_bytes`]. Who reads the memory later finds the connections there ([`fn@remembered`]).
     #[must_use]
     pub fn kept_in(limits: FlowLimits, table: Table) -> Self {
         Self::with_entries(limits, Zeroed::kept_in(table))

@@ -23,7 +23,7 @@ const fn beside(byte: u8, number: u32) -> [u8; 4] {
 }
 
 /// Writes a packet as the payload of a UDP datagram, with padding and room for the ICRC. The caller fills
-/// that room ([`icrc`](super::icrc)), because the ICRC also covers the headers before this payload. Returns
+/// that room ([`icrc`](fn@super::icrc)), because the ICRC also covers the headers before this payload. Returns
 /// the length in bytes, the ICRC included.
 ///
 /// # Errors

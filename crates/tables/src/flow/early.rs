@@ -21,7 +21,7 @@ impl Flows {
     /// connection.
     ///
     /// # Errors
-    /// [`BadRecord`], as for [`super::remembered`]; the connection is removed.
+    /// [`BadRecord`], as for [`fn@super::remembered`]; the connection is removed.
     pub fn catch_up(&self, entered: Entered, record: &Record, now: Seconds) -> Result<bool, BadRecord> {
         let FlowRef { index, seq } = FlowRef::from_bits(entered.flow);
         let words = record.map(AtomicU64::new);
