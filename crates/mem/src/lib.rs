@@ -2,8 +2,8 @@
 //!
 //! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands packets to a
 //! worker, the [`Offload`] metadata that travels beside a packet, the [`Lease`] of a shared queue, guest memory
-//! [`Regions`] and the log of its pages written, the SIGBUS guard, and [`fn@signal`] for eventfds that others hold. It is
-//! the one crate that touches bytes which another party may be writing, so it never forms a `&[u8]` over them.
+//! [`Regions`] and the log of its pages written, the SIGBUS guard, and [`fn@signal`] for eventfds that others hold. It
+//! is the one crate that touches bytes which another party may be writing, so it never forms a `&[u8]` over them.
 //!
 //! Must not know: rings, packet formats, tables.
 
