@@ -7,22 +7,23 @@ from lab import Lab
 
 @pytest.fixture
 def lab():
-    """An empty lab, taken down after the test. A daemon that died, panicked or doesn't end in order fails the test."""
+    """Makes an empty lab, taken down after the test. A daemon that died, panicked or doesn't end in order fails the
+    test."""
     with Lab() as lab:
         yield lab
 
 
 @pytest.fixture(scope="module")
 def shared_lab():
-    """A lab for all tests of a file, where setting it up takes long."""
+    """Makes a lab for all tests of a file, where setting it up takes long."""
     with Lab() as lab:
         yield lab
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Where tests run on several workers (--dist loadgroup), each file is one worker's; tests marked `apart` go one by
-    one to those that are free at the end."""
+    """Returns where tests run on several workers (--dist loadgroup), each file is one worker's; tests marked `apart` go
+    one by one to those that are free at the end."""
     is_apart = lambda item: item.get_closest_marker("apart") is not None
     for item in items:
         if not is_apart(item):
@@ -32,7 +33,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A failed test shows the ends of the daemons' logs and what they dropped."""
+    """Shows the ends of the daemons' logs, and what they dropped, with a test that failed."""
     report = (yield).get_result()
     lab = item.funcargs.get("lab") or item.funcargs.get("shared_lab")
     if call.when != "call" or not report.failed or lab is None:

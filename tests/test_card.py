@@ -33,7 +33,8 @@ def forwarded(host):
 
 
 def transfer_until_carried(host, source, target, address, least):
-    """TCP transfers until the card has carried this many packets more: the first of each connection are the host's."""
+    """Transfers by TCP until the card has carried this many packets more: the first of each connection are the
+    host's."""
     start = forwarded(host)
     for _ in range(10):
         assert tcp_rate(source, target, address, options=("-n", "1M")) > 0
@@ -84,7 +85,7 @@ def test_what_people_see(lab):
 
 
 def answered(sender, n=1, there=(A2.address, 7000)):
-    """How many of n datagrams of one flow are answered."""
+    """Returns how many of n datagrams of one flow are answered."""
     answers = 0
     for _ in range(n):
         sender.sendto(b"hello", there)
@@ -116,7 +117,7 @@ def test_rules_bind_and_captures_see(lab):
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_two_hosts_with_a_tunnel_between(lab, family):
-    """A card on one of them, CPU cores on the other."""
+    """A card on one host and CPU cores on the other understand each other."""
     hosts, guests = {}, {}
     for name, guest, remote, executor in (("a", "a1", "b1", "card-sim"), ("b", "b1", "a1", "cpu")):
         lab.plug(name)
@@ -137,12 +138,12 @@ def test_two_hosts_with_a_tunnel_between(lab, family):
 
 
 def carried(host, *, least):
-    """Rows of `viaduct ovs flows` whose flows the card forwarded at least this many packets of."""
+    """Returns the rows of `viaduct ovs flows` whose flows the card forwarded at least this many packets of."""
     return [row for row in host.viaduct("ovs", "flows") if row.get("card_entries") and row["packets"] >= least]
 
 
 def test_flows_of_an_open_vswitch(lab):
-    """Those that the card can say go onto it, and the rest stays: packets, counters, and changes that end entries."""
+    """Flows that the card can say go onto it, and the rest stays: packets, counters, and changes that end entries."""
     host, ovs, (one, two) = switched(lab, config=guest_config(executor="card-sim"))
     one.expect_ping(address(2))
     # A flow that the card can say: NORMAL, between two MACs. One that changes packets can't go there.

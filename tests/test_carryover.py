@@ -48,7 +48,7 @@ class Session:
 
 
 def guarded(guests=("a1", "a2")):
-    """Only connections to port 7000 of a2 may begin, and none is picked up in mid-stream."""
+    """Configures a host where only connections to port 7000 of a2 may begin, and none is picked up in mid-stream."""
     config = host_config("a", {guest: tap(guest) for guest in guests}, wire=False)
     config.entry("network", "blue")["tcp_midstream"] = False
     config.rule("blue", 100, "allow", to={"guest": "a2"}, protocol="tcp", ports=str(PORT))
@@ -141,7 +141,7 @@ def test_connections_to_a_floating_address_live_on(lab, how):
 
 
 def test_a_learned_mac_is_known_after_a_crash(lab):
-    """Of a guest without `mac`: frames to it are not flooded to the third one."""
+    """Frames to a guest without `mac` are not flooded to the third one after a crash."""
     config = host_config("a", {guest: tap(guest) for guest in ("a1", "a2")}, wire=False)
     for guest in ("a1", "a2"):
         for key in ("mac", "addresses", "label"):
@@ -168,7 +168,7 @@ def test_a_learned_mac_is_known_after_a_crash(lab):
 
 
 def metrics(host):
-    """Counters, by their labels."""
+    """Reads counters, by their labels."""
     lines = host.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout.splitlines()
     values = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     # What the kernel counts of the process and of its descriptors begins with them.

@@ -10,7 +10,7 @@ CHANGES = 5000
 
 
 def routed(config, number):
-    """The configuration with one of two different sets of routes beside those that the traffic uses."""
+    """Returns the configuration with one of two different sets of routes beside those that the traffic uses."""
     changed = config.copy()
     for index in range(CHANGES):
         changed.add("route", network="blue", prefix=f"10.{100 + number}.{index // 250}.{index % 250}/32", to="drop")
@@ -26,7 +26,8 @@ def stream_with(stream, work):
 
 
 def test_route_changes_lose_nothing(lab):
-    """Interleaved with a control without changes, so that a busy machine shows in both."""
+    """Changes lose no more than a control without changes, interleaved with them, so that a busy machine shows in
+    both."""
     hosts, guests = two_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))
     a1, b1, host = guests["a1"], guests["b1"], hosts["a"]
     a1.expect_ping(B1.address)

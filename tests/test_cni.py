@@ -20,7 +20,7 @@ RED = json.loads(re.search(r"config: \|\n(.*)", example("red.yaml"), re.S)[1])
 
 
 def config(version="1.1.0", **keys):
-    """The configuration of one call, as a runtime derives it of the example's list."""
+    """Returns the configuration of one call, as a runtime derives it of the example's list."""
     plugin = {key: value for key, value in copy.deepcopy(BLUE["plugins"][0]).items() if key != "capabilities"}
     return {**plugin, "cniVersion": version, "name": "blue", **keys}
 
@@ -31,7 +31,7 @@ def runtime(lab):
 
 
 def example_host():
-    """The example's file."""
+    """Reads the example's file."""
     text = example("host.toml")
     host = Config("a")
     host.text = lambda: text
@@ -39,7 +39,7 @@ def example_host():
 
 
 def guest(runtime, container):
-    """A container with a shell."""
+    """Returns a container with a shell."""
     inside = Container.__new__(Container)
     inside.namespace, inside.name = runtime.lab.namespace(container), container
     return inside
@@ -53,7 +53,7 @@ def address(result, version=4, interface=None):
 
 
 def refused(code, message, function, *arguments, **keys):
-    """The call is refused with that code, and a message that matches."""
+    """Fails unless the call is refused with that code, and a message that matches."""
     with pytest.raises(Refused) as caught:
         function(*arguments, **keys)
     assert caught.value.error["code"] == code and re.search(message, caught.value.error["msg"]), caught.value.error
@@ -118,7 +118,7 @@ def test_many_at_a_time(runtime):
 
 
 def test_a_namespace_that_only_a_process_has(runtime):
-    """As that of a Docker container without a network."""
+    """A namespace without a name, as a Docker container without a network has one, gets an interface."""
     runtime.configure("10-blue.conflist", BLUE)
     process = runtime.lab.namespace("c1").background(["unshare", "--net", "sleep", "60"])
     path = f"/proc/{process.process.pid}/ns/net"
@@ -132,7 +132,7 @@ def test_a_namespace_that_only_a_process_has(runtime):
 
 
 def test_in_a_chain(runtime):
-    """Behind a plug-in that makes eth0, and before one that changes what Viaduct made."""
+    """The plug-in works behind one that makes eth0, and before one that changes the interface that Viaduct made."""
     bridge = {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.9.9.0/24"}}
     ours = {**BLUE["plugins"][0], "interface": "net1", "mtu": 1400}
     tuning = {"type": "tuning", "sysctl": {"net.ipv4.conf.net1.arp_filter": "1"}}
@@ -151,7 +151,7 @@ def test_in_a_chain(runtime):
 
 
 def test_as_a_secondary_network(runtime):
-    """As Multus calls it: a second interface of the same container, in another network, by its own configuration."""
+    """A container gets a second interface in another network, by its own configuration, as Multus asks for it."""
     red = {key: value for key, value in RED.items() if key != "capabilities"}
     red["runtimeConfig"] = {"mac": "02:00:00:00:02:01"}
     pod = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=app;K8S_POD_INFRA_CONTAINER_ID=c1"
@@ -259,7 +259,7 @@ CALLS = ["connect", "execve", "mkdir", "rename", "sendto", "setns", "write", "wr
 
 
 def killed(call, n):
-    """strace, which kills a process at its Nth system call of that name."""
+    """Returns a command of strace that kills a process at its Nth system call of that name."""
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={n}"]
 
 
@@ -313,7 +313,7 @@ def test_without_a_daemon(runtime):
 
 
 def test_containers_get_their_interfaces_back(runtime):
-    """They keep them over a restart. If the helper is killed as well, new ones take their place."""
+    """Containers keep their interfaces over a restart. If the helper is killed as well, new ones take their place."""
     results = {name: runtime.call("ADD", config(), container=name) for name in ("c1", "c2", "c3")}
     runtime.host.kill()
     runtime.host.start()

@@ -19,7 +19,7 @@ IPV4, IPV6 = (IP, "address", socket.AF_INET), (IPv6, "address6", socket.AF_INET6
 
 
 def world(lab, *rules, guests=("a1", "a2"), keys=None, **network):
-    """Host a with containers, a default to drop, and these rules of network blue: keys of each that allows."""
+    """Starts host a with containers, a default to drop, and these rules of network blue: keys of each that allows."""
     entries = {guest: {**tap(guest), **(keys or {}).get(guest, {})} for guest in guests}
     config = host_config("a", entries, wire=False)
     config.entry("network", "blue").update(network)
@@ -65,18 +65,18 @@ class Stream:
         return tcp.seq + len(text)
 
     def passes(self, text):
-        """Whether data pass in both directions."""
+        """Says whether data pass in both directions."""
         self.client.sendall(text)
         return self.server.recv(100) == text and bool(self.next(text))
 
     def reset(self, seq, flags="R"):
-        """A reset as from the server."""
+        """Sends a reset as from the server."""
         ip = self.ip(src=getattr(A2, self.address), dst=getattr(A1, self.address))
         tcp = TCP(sport=80, dport=self.port, seq=seq & 0xFFFFFFFF, flags=flags)
         self.forge.send(Ether(src=A2.mac, dst=A1.mac) / ip / tcp)
 
     def state(self, host):
-        """What Viaduct says of it."""
+        """Returns the states that Viaduct says the connection has."""
         return [flow["state"] for flow in host.viaduct("flow", "--match", f"tcp & port {self.port}")]
 
 

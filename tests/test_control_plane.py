@@ -23,12 +23,12 @@ def vif(host, name):
 
 
 def warnings(host):
-    """What `viaduct status` warns of: messages by object."""
+    """Returns the warnings of `viaduct status`: messages by object."""
     return {row["object"]: row["message"] for row in host.viaduct("status")["warnings"]}
 
 
 def metric(host, name):
-    """A metric's lines, as [host] metrics = "127.0.0.1:9101" serves them."""
+    """Reads a metric's lines, as [host] metrics = "127.0.0.1:9101" serves them."""
     text = host.namespace.run(["curl", "-s", "--max-time", "10", "http://127.0.0.1:9101/metrics"]).stdout
     return [line for line in text.splitlines() if line.startswith(name)]
 
@@ -193,7 +193,7 @@ def test_a_new_guest_starts_to_count_anew(lab):
 
 @pytest.fixture
 def small_disk(lab):
-    """A file system of 64 KiB for the state of host a."""
+    """Mounts a file system of 64 KiB for the state of host a."""
     state = lab.directory / "a" / "state"
     state.mkdir(parents=True)
     run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", state])

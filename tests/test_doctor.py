@@ -8,7 +8,7 @@ from lab.topology import host_config, tap, vhost
 
 
 def doctor(host):
-    """Exit status and findings, by check."""
+    """Runs `viaduct doctor`; returns its exit status and its findings, by check."""
     command = [binary("viaduct"), "--run-dir", host.run_dir, "--json", "doctor", host.write()]
     done = run(host.namespace.words(command), check=False)
     findings = {}
@@ -80,7 +80,7 @@ def test_a_worker_without_a_cpu_is_an_error_of_the_file(lab):
 
 
 def test_users_that_a_file_names_are_looked_for(lab):
-    """Where they are missing, the file may be good all the same, for another machine."""
+    """Users that are missing are told of; the file may be good all the same, for another machine."""
     host = lab.host(host_config("a", {"a1": vhost("a1", owner="no-such-user")}, wire=False), start=False)
     said, file = 'guest "a1": owner: there is no user "no-such-user" on this machine', host.write()
     for words in ([binary("viaduct"), "check", file], [binary("viaductd"), "--config", file, "--check"]):

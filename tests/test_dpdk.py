@@ -28,7 +28,7 @@ RINGS = {
 
 
 def host_with_testpmd(lab, *, mode="icmpecho", ring="", **keys):
-    """Host a with container a1 and testpmd as guest a2."""
+    """Starts host a with container a1 and testpmd as guest a2."""
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2", **keys)}, wire=False))
     return host, lab.container(host, "a1"), lab.testpmd(host, "a2", mode=mode, ring=ring)
 

@@ -14,7 +14,7 @@ BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
 def answer(port, question, layer):
-    """What comes back on the port, with that layer."""
+    """Sends a question, and returns the answer that comes back on the port, with that layer."""
     port.send(question)
     return Ether(port.expect(lambda frame: layer in Ether(frame), f"answer with {layer.__name__}"))
 
@@ -142,7 +142,7 @@ def test_a_mirror_on_another_host_gets_both_directions_in_vxlan(lab):
     with lab.capture("fabric", "a-up0") as seen:
 
         def all_shown():
-            """None is, until the mirror's MAC is known."""
+            """Says whether all are shown; none is, until the mirror's MAC is known."""
             a1.expect_ping(A2.address)
             a2.expect_ping(A1.address6)
             return wanted <= {tuple(row) for row in seen.fields("vxlan.vni == 77", "icmp.type", "icmpv6.type")}

@@ -19,7 +19,7 @@ SCRAPES = 64 + 8
 
 @pytest.fixture
 def host(lab):
-    """Two guests that exchange traffic, a seat for a VM, and metrics over HTTP."""
+    """Starts a host with two guests that exchange traffic, a seat for a VM, and metrics over HTTP."""
     guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1")}
     keys = {"metrics": f"127.0.0.1:{METRICS}", "socket_dirs": [f"{lab.directory}/vmm/**"]}
     host = lab.host(host_config("a", guests, wire=False, **keys))
@@ -28,7 +28,7 @@ def host(lab):
 
 
 def scrape(host):
-    """The metrics, or nothing where the connection is turned away."""
+    """Returns the metrics, or nothing where the connection is turned away."""
     with host.namespace.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
         connection.settimeout(PATIENCE)
         try:
@@ -43,7 +43,7 @@ def scrape(host):
 
 
 def test_metrics_connections_that_say_nothing(host):
-    """They are bounded in number and time; scrapes go on."""
+    """Connections that say nothing are bounded in number and time; scrapes go on."""
     pid = host.viaduct("status")["pid"]
     descriptors = lambda: len(os.listdir(f"/proc/{pid}/fd"))
     with unharmed(host, host.a1, host.a2), ExitStack() as stack:
@@ -62,7 +62,7 @@ def test_metrics_connections_that_say_nothing(host):
 
 
 def test_api_connections_that_say_nothing(host):
-    """As many as root has descriptors for: those of the operator come in beside them, and all are given back."""
+    """However many there are, those of the operator come in beside them, and all descriptors are given back."""
     with unharmed(host, host.a1, host.a2), ExitStack() as stack:
         for _ in range(400):
             connection = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -76,7 +76,7 @@ def test_api_connections_that_say_nothing(host):
 
 @contextmanager
 def racing(link, victim):
-    """Somebody who may write a directory keeps replacing what was made there by a link."""
+    """Keeps replacing a file by a link, as somebody can who may write its directory."""
     ending = threading.Event()
     fresh = link.with_name("fresh")
 
@@ -126,7 +126,7 @@ def test_a_link_in_the_place_of_a_socket(host, lab):
 
 
 def test_a_path_through_a_link(host, lab):
-    """The directory itself is a link to one where nobody but root may write."""
+    """No socket is made behind a directory that is a link to one where nobody but root may write."""
     target = lab.directory / "system"
     target.mkdir(mode=0o755)
     directory = lab.directory / "vmm"
@@ -145,7 +145,7 @@ def test_a_path_through_a_link(host, lab):
 
 
 def test_churn_by_the_api_while_drivers_come_and_go(host):
-    """Guests are removed and made while their VMMs connect."""
+    """Guests may be removed and made while their VMMs connect."""
     with unharmed(host, host.a1, host.a2):
         for _ in range(10):
             with Driver(host.socket("b1")) as driver:

@@ -25,7 +25,7 @@ RING = 4096
 
 @pytest.fixture
 def crowd(lab):
-    """A network of many: two guests that exchange traffic, a driver's seat, and devices that take what comes."""
+    """Starts a network of many: two guests that exchange traffic, a driver's seat, and devices that take what comes."""
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1")}, wire=False)
     members = [f"m{number}" for number in range(MEMBERS)]
     for member in members:
@@ -50,7 +50,7 @@ FLOODS = {
 
 
 def copies(host):
-    """Made so far for the many, and dropped where they had no room."""
+    """Counts the copies made so far for the many, and those dropped where they had no room."""
     rows = [row for row in host.viaduct("vif") if row["name"] in host.members]
     return sum(row["tx_packets"] + row["tx_drops"] for row in rows)
 
@@ -82,7 +82,7 @@ REMOTE = "10.60.0.1"
 
 @pytest.fixture
 def limited(lab):
-    """A driver's seat with a rate, another one's for what it sends, and a route by a tunnel."""
+    """Starts a host with a driver's seat that has a rate, another one's for what it sends, and a route by a tunnel."""
     lab.plug("a")
     rate = {"mbps": MBPS, "burst_kb": BURST_KB}
     guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1", rate=rate), "b2": vhost("b2")}
@@ -95,13 +95,13 @@ def limited(lab):
 
 
 def datagram(mac, address):
-    """A small frame, its virtio-net header, and how many of them to send at once."""
+    """Makes a small frame, its virtio-net header, and the number of them to send at once."""
     frame = Ether(src=B1.mac, dst=mac) / IP(src=B1.address, dst=address) / UDP(sport=1, dport=9) / bytes(12)
     return bytes(frame), bytes(12), RING
 
 
 def large_send(mac, address, segment=64, length=20_000):
-    """The same for a large send: no more at once than one turn may cut into segments."""
+    """Makes the same for a large send: no more at once than one turn may cut into segments."""
     ip = IP(src=B1.address, dst=address, len=length + 40)
     headers = Ether(src=B1.mac, dst=mac) / ip / TCP(sport=1, dport=2, flags="A")
     vnet = struct.pack("<BBHHHHH", NEEDS_CSUM, GSO_TCPV4, 54, segment, 34, 16, 0)

@@ -38,7 +38,7 @@ while signal.sigwait({signal.SIGUSR1}):
 
 @pytest.fixture
 def host(lab):
-    """Two guests that exchange traffic, and two verbs devices that trust each other."""
+    """Starts a host with two guests that exchange traffic, and two verbs devices that trust each other."""
     guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": verbs(rdma_trust="job"), "b2": verbs(rdma_trust="job")}
     host = lab.host(host_config("a", guests, wire=False))
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
@@ -49,7 +49,7 @@ def host(lab):
 
 
 def listed(host, what):
-    """A column of the list of devices."""
+    """Returns a column of the list of devices."""
     return {row["name"]: row[what] for row in host.viaduct("rdma")}
 
 
@@ -84,7 +84,7 @@ def test_trust_is_taken_away(monkeypatch, host, memory, first):
 
 
 def taken_away(host, owner, writer, memory):
-    """Two programs share memory; then one of the guests loses its `rdma_trust`."""
+    """Has two programs share memory; then one of the guests loses its `rdma_trust`."""
     held = [owner.process.pid, "b1", writer.process.pid, memory]
     holders = lambda: [[row[key] for key in ("pid", "holder", "holder_pid", "memory", "trusted")]
                        for row in host.viaduct("rdma", "holders")]

@@ -33,7 +33,7 @@ WORK = 1024
 
 @pytest.fixture
 def host(lab):
-    """Two guests that exchange traffic, a1 and a2, and seats for two drivers, b1 and b2."""
+    """Starts a host with two guests that exchange traffic, a1 and a2, and seats for two drivers, b1 and b2."""
     guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1"), "b2": vhost("b2")}
     host = lab.host(host_config("a", guests, wire=False))
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
@@ -54,7 +54,7 @@ def vif(host, name):
 
 
 def deliver(host, driver, payload=b"x" * 40, seat=B1):
-    """One frame to a driver; returns once it was delivered, or dropped for what the driver did."""
+    """Sends one frame to a driver; returns once it was delivered, or dropped for what the driver did."""
     row = vif(host, seat.name)
     before = row["tx_packets"] + row["tx_drops"]
     host.port.send(frame_to(seat, payload))
@@ -96,7 +96,7 @@ def test_the_available_index_goes_back_to_what_was_read(host):
 @pytest.mark.parametrize("jump", [3, 0x8000, 0xFF00])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_available_index_jumps(host, size, jump):
-    """More offered than the ring has, or less than was: the driver is disabled, and that is shown."""
+    """A driver that offers more than the ring has, or less than it did, is disabled, and that is shown."""
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1"), size=size) as driver:
         for ring in driver.rings:
             ring.set_available(size + jump)
@@ -125,7 +125,7 @@ def test_a_notification_would_block(host, which):
 
 
 def test_the_kick_is_never_read(host):
-    """As before, by the descriptor that the driver writes to."""
+    """The same holds for the descriptor that the driver writes to."""
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1")) as driver:
         for ring in driver.rings:
             fcntl.fcntl(ring.kick, fcntl.F_SETFL, 0)
@@ -135,7 +135,7 @@ def test_the_kick_is_never_read(host):
 
 
 def test_notifications_come_to_one_who_listens(host):
-    """What bounds the daemon must not lose an interrupt."""
+    """The bounds of the daemon lose no interrupt."""
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1")) as driver:
         driver.post_buffers()
         for _ in range(20):
@@ -147,7 +147,7 @@ def test_notifications_come_to_one_who_listens(host):
 
 
 def rubbish(driver, flags):
-    """A receive ring of 32768 chains, each a circle of 256 descriptors."""
+    """Fills a receive ring with 32768 chains, each a circle of 256 descriptors."""
     ring = driver.receive
     for index in range(256):
         ring.descriptor(index, driver.buffers + 64 * index, 64, flags | NEXT, (index + 1) % 256)
@@ -157,7 +157,7 @@ def rubbish(driver, flags):
 
 
 def indirect_rubbish(driver, flags):
-    """The same, by tables that link in a circle."""
+    """Does the same by tables that link in a circle."""
     ring = driver.receive
     entries = [
         struct.pack("<QIHH", driver.buffers + 65536, 64, flags | NEXT, (index + 1) % 256) for index in range(256)
@@ -186,7 +186,7 @@ def test_a_ring_full_of_malformed_chains(host, post):
 
 
 def test_a_transmit_ring_full_of_malformed_chains(host):
-    """The same of a ring to be read from."""
+    """The same holds for a ring to be read from."""
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1"), size=32768) as driver:
         ring = driver.transmit
         for index in range(256):
@@ -207,7 +207,8 @@ def sent_and_dropped(host):
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_segments_of_a_few_bytes(host, size):
-    """A burst of frames to be cut into pieces of a byte, for a guest that takes no large frames: 64,000 packets."""
+    """A burst of frames to be cut into pieces of a byte, for a guest that takes no large frames, does not make 64,000
+    packets."""
     features = VERSION_1 | MRG_RXBUF | CSUM | HOST_TSO4
     room = Driver(host.socket("b2"), size=32768, buffers=32768 * 256)
     with unharmed(host, host.a1, host.a2) as stream, room as receiver:
@@ -232,7 +233,7 @@ def test_segments_of_a_few_bytes(host, size):
 
 
 def test_a_frame_of_nothing_and_of_headers_alone(host):
-    """Lengths that no driver sends."""
+    """Lengths that no driver sends do no harm."""
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1")) as driver:
         ring = driver.transmit
         for length in (0, 1, HEADER - 1, HEADER, HEADER + 13, 1 << 31, 0xFFFFFFFF):
@@ -243,7 +244,7 @@ def test_a_frame_of_nothing_and_of_headers_alone(host):
 
 
 def test_a_packed_ring_of_rubbish(host):
-    """Descriptors that follow one another for ever, and wrap."""
+    """Descriptors that follow one another for ever, and wrap, are found out."""
     features = VERSION_1 | MRG_RXBUF | PACKED
     with unharmed(host, host.a1, host.a2), Driver(host.socket("b1"), features=features, size=256) as driver:
         ring = driver.receive
@@ -259,7 +260,7 @@ def test_a_packed_ring_of_rubbish(host):
 
 
 def test_rings_come_and_go_while_packets_flow(host):
-    """A VMM that starts and stops its rings as fast as it can."""
+    """A VMM may start and stop its rings as fast as it can."""
     with unharmed(host, host.a1, host.a2):
         for _ in range(30):
             with Driver(host.socket("b1")) as driver:
@@ -286,7 +287,7 @@ def test_connections_that_say_nothing(host):
 
 
 def test_refused_requests_do_not_fill_the_log(host):
-    """A VMM asks for what it can't have, a thousand times a second."""
+    """A VMM that asks a thousand times a second for what it can't have is told so, and the log is not."""
     log = host.daemon.log
     with unharmed(host, host.a1, host.a2):
         before = log.stat().st_size

@@ -28,7 +28,7 @@ MAPPINGS = 65_530
 
 @pytest.fixture
 def host(lab):
-    """Two guests that exchange traffic, two verbs devices, a seat for a VM."""
+    """Starts a host with two guests that exchange traffic, two verbs devices, a seat for a VM."""
     guests = {
         "a1": tap("a1"),
         "a2": tap("a2"),
@@ -52,7 +52,8 @@ class Program:
             self.make({"hello": {"version": VERSION, "token": 1}}, [memory.fileno()])
 
     def ask(self, request, descriptors=()):
-        """The answer to a request: ("Ok", what) or ("Err", refusal); ("Err", None) where the connection ended."""
+        """Returns the answer to a request: ("Ok", what) or ("Err", refusal); ("Err", None) where the connection
+        ended."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         try:
             self.connection.sendmsg([json.dumps(request).encode()], rights)
@@ -64,7 +65,7 @@ class Program:
         return next(iter(json.loads(data).items())) if data else ("Err", None)
 
     def make(self, request, descriptors=()):
-        """What is asked for; fails where it is refused."""
+        """Makes what is asked for; fails where it is refused."""
         kind, what = self.ask(request, descriptors)
         if kind != "Ok":
             raise Refused(what)
@@ -84,7 +85,7 @@ class Refused(Exception):
 
 
 def has_everything(program):
-    """An object of each kind; all that is shared with a program is shared then."""
+    """Makes an object of each kind; all that is shared with a program is shared then."""
     pd = program.make("alloc_pd")["handle"]
     channel = program.make("create_channel")["handle"]
     cq = program.make({"create_cq": {"entries": 16, "channel": channel, "timestamps": False}})["cq"]["cq"]
@@ -96,7 +97,7 @@ def has_everything(program):
 
 
 def serves(device):
-    """A program that comes now gets what it asks for."""
+    """Fails unless a program that comes now gets all that it asks for."""
     with Program(device) as program:
         has_everything(program)
 
@@ -120,7 +121,7 @@ def test_the_descriptor_that_wakes_its_thread_blocks(host):
 
 
 def test_the_descriptor_that_wakes_its_thread_is_never_readable(host):
-    """The same the other way round: its thread would wait for what never comes."""
+    """The same holds the other way round: the device's thread would wait for ever."""
     with unharmed(host, host.a1, host.a2):
         with Program(host.mean) as program:
             for descriptor in program.descriptors:
@@ -167,7 +168,7 @@ def test_sockets_that_nobody_reads(host):
 
 @pytest.mark.parametrize("how", ["truncate", "punch"])
 def test_memory_it_shares_goes_away(host, how):
-    """Whatever a program can do to the files of its queues: it is its own loss."""
+    """A program that takes the files of its queues away harms itself only."""
     with unharmed(host, host.a1, host.a2):
         with Program(host.mean) as program:
             has_everything(program)
@@ -194,7 +195,7 @@ def take_away(descriptor, how):
 
 @contextmanager
 def pool_of_huge_pages(count):
-    """So many huge pages to take from, or none where the machine has no memory for them."""
+    """Makes a pool of so many huge pages to take from, or of none where the machine has no memory for them."""
     pool = Path("/proc/sys/vm/nr_hugepages")
     before = pool.read_text()
     pool.write_text(str(count))
@@ -205,7 +206,8 @@ def pool_of_huge_pages(count):
 
 
 def test_a_file_of_huge_pages_with_holes(host):
-    """Sealed against shrinking it may still be punched; with the pool empty a touch of the hole is a SIGBUS."""
+    """Huge pages that can go away are refused: sealed against shrinking, the file may still be punched, and with the
+    pool empty a touch of the hole is a SIGBUS."""
     with pool_of_huge_pages(1), unharmed(host, host.a1, host.a2), Program(host.mean) as program:
         pd = program.make("alloc_pd")["handle"]
         file = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
@@ -274,7 +276,7 @@ def test_one_takes_all_that_there_is(host, what):
 
 
 def test_regions_by_the_thousand_of_many_programs(host):
-    """What `rdma_limits` says, and no more."""
+    """All programs of a device together get as many regions as `rdma_limits` says, and no more."""
     with unharmed(host, host.a1, host.a2):
         programs = []
         with ExitStack() as stack:

@@ -24,7 +24,7 @@ ALL_NODES, ALL_NODES_MAC = "ff02::1", "33:33:00:00:00:01"
 
 @pytest.fixture
 def host(lab):
-    """Host a with guests a1, a2 and b2, a route by MPLS to b1 on host b. The test plays b and a stranger."""
+    """Starts host a with guests a1, a2 and b2, a route by MPLS to b1 on host b. The test plays b and a stranger."""
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "b2": tap("b2")})
     host = lab.host(tunnel_routes(config, "mpls-over-udp", "b1"))
@@ -36,7 +36,7 @@ def host(lab):
 
 
 def underlay(host, source, payload):
-    """A packet on the underlay for host a."""
+    """Makes a packet on the underlay for host a."""
     return bytes(Ether(src=WIRE_MAC, dst=host.mac) / IP(src=source, dst=UNDERLAY["a"]) / payload)
 
 
@@ -55,7 +55,7 @@ TUNNELS = {
 
 @pytest.mark.parametrize("tunnel", TUNNELS)
 def test_tunnel_packets_of_a_stranger(host, tunnel):
-    """Who is no remote of any nexthop gets nothing in, and is counted."""
+    """A host that is no remote of any nexthop gets nothing in, and is counted."""
     inner = IP(src=B1.address, dst=A1.address) / UDP(sport=1, dport=7777) / b"from nowhere"
     with RawPort(host.a1.namespace, host.a1.device) as seen, unharmed(host, host.a1, host.a2):
         host.evil.send(*[underlay(host, STRANGER, TUNNELS[tunnel](inner))] * 20)
@@ -64,7 +64,7 @@ def test_tunnel_packets_of_a_stranger(host, tunnel):
 
 
 def test_tunnel_packets_of_a_remote(host):
-    """One that a nexthop names is heard."""
+    """A host that a nexthop names is heard."""
     inner = IP(src=B1.address, dst=A1.address) / UDP(sport=1, dport=7777) / b"from b"
     with RawPort(host.a1.namespace, host.a1.device) as seen:
         host.evil.send(underlay(host, UNDERLAY["b"], in_mpls(inner)))
@@ -72,7 +72,8 @@ def test_tunnel_packets_of_a_remote(host):
 
 
 def test_a_flood_of_pings_from_everywhere(host, lab):
-    """Spoofed sources, each a connection to a guest that answers: others' new connections have their place."""
+    """Pings with spoofed sources, each a connection to a guest that answers, leave others' new connections their
+    place."""
     config = host.config.copy()
     remote = {"tunnel": "mpls-over-udp", "remote": UNDERLAY["b"], "label": 999}
     host.apply(config.add("route", network="blue", prefix="198.18.0.0/16", to=[remote]))
@@ -93,7 +94,7 @@ def test_a_flood_of_pings_from_everywhere(host, lab):
 
 
 def respelled(frame, high):
-    """Copies of a ping with other source addresses and a checksum that fits."""
+    """Makes copies of a ping with other source addresses and a checksum that fits."""
     at = frame.rindex(bytes([198, 18, high, 0]))
     start = at - 12
     for low in range(1, 250):
@@ -118,7 +119,8 @@ def test_packets_cut_anywhere(host):
 
 @pytest.fixture
 def attached(lab):
-    """A network that is attached to the underlay's wire, untagged, with guests a1 and a2; the test plays the wire."""
+    """Starts a network that is attached to the underlay's wire, untagged, with guests a1 and a2; the test plays the
+    wire."""
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")})
     config.entry("network", "blue")["wire"] = "up0"
@@ -159,7 +161,7 @@ def test_tags_of_a_guest_do_not_reach_the_wire(attached, tags):
 
 @pytest.mark.parametrize("tunnel", TUNNELS)
 def test_tunnel_packets_of_a_guest_do_not_reach_the_underlay(attached, tunnel):
-    """A guest attached to the underlay's wire speaks to another host's tunnel port."""
+    """A guest attached to the underlay's wire can't speak to another host's tunnel port."""
     learned(attached)
     inner = IP(src="10.9.9.9", dst="10.9.9.1") / UDP(sport=1, dport=2) / b"into a tunnel"
     with unharmed(attached, attached.a1, attached.a2):
@@ -220,7 +222,8 @@ LIES = {
 
 
 def reaches(host, frame, seconds=0.6):
-    """Whether a frame of a1 comes to a2 as it is. Multicast MACs alone are changed by nobody, so the payload tells."""
+    """Says whether a frame of a1 comes to a2 as it is. Multicast MACs alone are changed by nobody, so the payload
+    tells."""
     payload = bytes(frame)[14:]
     with RawPort(host.a1.namespace, host.a1.device) as liar, RawPort(host.a2.namespace, host.a2.device) as victim:
         liar.send(frame, frame)
@@ -238,7 +241,7 @@ def test_a_guest_plays_router_or_server(host, lie):
 
 
 def test_a_first_fragment_hides_a_router_advertisement(host):
-    """RFC 7113: what can't be seen whole is no way round the guard."""
+    """A packet that can't be seen whole is no way round the guard (RFC 7113)."""
     whole = bytes(IPv6ExtHdrDestOpt(nh=58, options=[]) / advertisement())
     first = hop(IPv6ExtHdrFragment(nh=60, offset=0, m=1, id=7) / Raw(whole[:8]))
     with unharmed(host, host.a1, host.a2):
@@ -254,7 +257,8 @@ def test_a_guest_that_is_router_or_server_may(host, key, lie):
 
 
 def test_one_guest_waits_for_neighbours_that_are_not_there(host):
-    """It has as many packets held as it may; another's first packet to a late neighbour is held all the same."""
+    """Where one guest has as many packets held as it may, another's first packet to a late neighbour is held all the
+    same."""
     config = host.config.copy()
     for number in range(100, 200):
         remote = {"tunnel": "mpls-over-udp", "remote": f"192.0.2.{number}", "label": 999}

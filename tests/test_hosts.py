@@ -18,8 +18,8 @@ GATEWAYS = {"a": "203.0.113.253/24", "b": "203.0.113.254/24"}
 
 @pytest.fixture
 def provider(lab):
-    """Hosts a and b, whose guests a1 and b1 have floating addresses on one provider network; a Linux bridge is its
-    switch, a plain Linux machine its router."""
+    """Starts hosts a and b, whose guests a1 and b1 have floating addresses on one provider network; a Linux bridge is
+    its switch, a plain Linux machine its router."""
     guests = {}
     for name, seat in (("a", "a1"), ("b", "b1")):
         lab.plug(name, "ext0", mtu=1500, fabric="outside")
@@ -65,8 +65,8 @@ SERVER = "10.1.1.50"
 
 @pytest.fixture
 def gateway(lab):
-    """Host a, with guests a1 of network blue and a3 of red; host b, on whose second wire blue goes on, to a server.
-    VXLAN between them."""
+    """Starts host a, with guests a1 of network blue and a3 of red; host b, on whose second wire blue goes on, to a
+    server. VXLAN between them."""
     guests = {}
     for name in ("a", "b"):
         other = "b" if name == "a" else "a"
@@ -127,7 +127,7 @@ UNDERLAYS = {"a": ("192.0.2.1/24", "192.0.2.254"), "b": ("198.51.100.1/24", "198
 
 @pytest.mark.parametrize("kind", ["mpls-over-udp", "vxlan"])
 def test_underlay_that_carries_less(lab, kind):
-    """Hosts a and b, and a router between them, whose way to b carries less than either believes."""
+    """A sender is told of a router between the hosts whose way carries less than either believes."""
     containers = {}
     for name, (address, router) in UNDERLAYS.items():
         lab.plug(name, fabric=f"fabric-{name}", mtu=1500)

@@ -21,7 +21,7 @@ SPLIT, PACKED, CONTAINER = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 
 
 def link(container):
-    """The container's interface and its addresses, without counters and lifetimes."""
+    """Returns the container's interface and its addresses, without counters and lifetimes."""
     return container.run(["ip", "-o", "addr", "show", "dev", container.device]).stdout
 
 
@@ -33,7 +33,7 @@ def crash(host, chance):
 
 
 def seeded():
-    """A source of chance that can be repeated."""
+    """Makes a source of chance that can be repeated."""
     seed = int(os.environ.get("VIADUCT_SEED", random.randrange(1 << 32)))
     print(f"VIADUCT_SEED={seed}")
     return random.Random(seed)
@@ -48,7 +48,7 @@ def kill_as_the_helper_starts(host, chance):
 
 
 def test_helpers_that_start_after_the_end_of_their_daemons(lab):
-    """Whichever of them asks first for the taps, they come to the daemon that runs."""
+    """Whichever helper asks first for the taps, they come to the daemon that runs."""
     chance = seeded()
     host, (a1, _) = one_host(lab, "a1", "a2")
     before = link(a1)

@@ -25,7 +25,8 @@ PORT = 47592
 
 @pytest.fixture(scope="module", params=["copy", "shared"])
 def guests(request):
-    """Two containers with addresses, by which libfabric finds devices; the daemon copies, or memory is shared."""
+    """Starts two containers with addresses, by which libfabric finds devices; the daemon copies, or memory is
+    shared."""
     keys = {"rdma_trust": "job"} if request.param == "shared" else {}
     guests = {guest: {**tap(guest), "rdma": guest, **keys} for guest in ("a1", "a2")}
     with Lab() as lab:

@@ -26,7 +26,7 @@ def libvirt(lab):
 
 @pytest.fixture
 def huge_pages():
-    """Enough for a domain, while the test runs."""
+    """Reserves enough for a domain, while the test runs."""
     count = "/proc/sys/vm/nr_hugepages"
     with open(count, encoding="ascii") as file:
         before = file.read()
@@ -38,7 +38,7 @@ def huge_pages():
 # Huge pages are the machine's.
 @pytest.mark.alone
 def test_domains_come_and_go_with_their_guests(libvirt, lab, huge_pages):
-    """Both modes, memfd and huge pages, several queues, a restart of the daemon."""
+    """Domains of both modes, with memfd and huge pages, and with several queues, outlive a restart of the daemon."""
     host, container = libvirt.host, lab.namespace("b1")
     client = Domain(libvirt, A1, CLIENT, MEMFD, metadata(A1)).define().start()
     server = Domain(libvirt, A2, SERVER, HUGE_PAGES, metadata(A2, label="777")).define().start()
@@ -106,7 +106,7 @@ def test_without_a_daemon_a_domain_says_why_it_does_not_start(libvirt):
 
 
 def test_a_daemon_that_does_not_answer_holds_nobody_up(lab):
-    """The hook alone, with a program in place of viaduct that never ends."""
+    """The hook gives up on a program in place of viaduct that never ends."""
     slow = lab.directory / "viaduct"
     slow.write_text("#!/bin/sh\nexec sleep 1000\n")
     slow.chmod(0o755)
@@ -122,7 +122,7 @@ def test_a_daemon_that_does_not_answer_holds_nobody_up(lab):
 
 
 def test_a_domain_does_not_take_the_guest_of_another(libvirt_once):
-    """The hook alone, with domains whose guests have the same name, and one that is named like an option."""
+    """The hook tells domains apart whose guests have the same name, and refuses one that is named like an option."""
     libvirt = libvirt_once
 
     def hook(operation, seat, **attributes):

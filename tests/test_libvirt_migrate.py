@@ -25,8 +25,8 @@ MANAGEMENT = {"a": "198.51.100.1", "b": "198.51.100.2"}
 
 
 def guarded(name, guests):
-    """A host that floods to the others. Where the VM may be, lines and echoes alone may come to it, and no connection
-    is picked up in mid-stream."""
+    """Configures a host that floods to the others. Where the VM may be, lines and echoes alone may come to it, and no
+    connection is picked up in mid-stream."""
     config = host_config(name, guests)
     others = [UNDERLAY[other] for other in "abc" if other != name]
     tunnels = [{"tunnel": "vxlan", "remote": remote, "vni": NETWORKS["blue"]["vni"]} for remote in others]
@@ -44,7 +44,8 @@ def guarded(name, guests):
 
 @pytest.fixture
 def libvirts(lab):
-    """Those of hosts a and b. Each is to ask the other for connections, and host a one that is not there."""
+    """Starts a libvirt on each of hosts a and b. Each is to ask the other for connections, and host a one that is not
+    there."""
     libvirts = {}
     for name, address in MANAGEMENT.items():
         lab.namespace(name, Machine)
@@ -57,7 +58,7 @@ def libvirts(lab):
 
 
 def peer_of(lab):
-    """The container that the VM has connections with, on host c."""
+    """Returns the container that the VM has connections with, on host c."""
     lab.plug("c")
     return lab.container(lab.host(guarded("c", {"a2": tap("a2")})), "a2")
 
@@ -70,12 +71,12 @@ def migrate(domain, there):
 
 
 def imported(libvirt):
-    """How many connections each import brought."""
+    """Counts the connections that each import brought."""
     return [int(count) for count in re.findall(r"imported.* connections=(\d+)", libvirt.host.daemon.text())]
 
 
 def connection(libvirt):
-    """The VM's connection, as the host has it."""
+    """Returns the VM's connection, as the host has it."""
     [found] = libvirt.host.viaduct("flow", "--match", "tcp & port 7000")
     return found
 
@@ -148,7 +149,7 @@ XML = f"<domain><name>a1</name>{metadata(VM)}<devices>{INTERFACE}</devices></dom
 
 
 def test_a_domain_whose_guest_can_not_move_is_refused(lab, libvirts):
-    """The hook alone. Programs use the guest's verbs device on the host where it is."""
+    """The hook refuses a domain while programs use the guest's verbs device on the host where it is."""
     host, b = lab.host(host_config("c", {"a1": verbs()}, wire=False)), libvirts["b"]
     device = lab.verbs(host, "a1")
     words = host.namespace.words([binary("viaduct"), "--run-dir", host.run_dir])
@@ -160,7 +161,7 @@ def test_a_domain_whose_guest_can_not_move_is_refused(lab, libvirts):
 
 
 def test_a_host_that_does_not_answer_holds_nobody_up(libvirts):
-    """The hook alone, with other hosts that say nothing, or too little. The migration fails before a guest is added."""
+    """The hook goes on without hosts that say nothing, or too little. The migration fails before a guest is added."""
     b = libvirts["b"]
     title = "echo viaduct guest state"
     b.write(PEERS, f"sh -c 'exec sleep 1000' slow\nno-such-program\n"

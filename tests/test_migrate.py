@@ -19,7 +19,7 @@ MEMORY = f"{192 * 1024 + 8}K"
 
 
 def bridged(name, guests):
-    """A host that floods to the two others, and learns from them where guests are."""
+    """Configures a host that floods to the two others, and learns from them where guests are."""
     config = host_config(name, guests)
     others = [UNDERLAY[other] for other in "abc" if other != name]
     vni = NETWORKS["blue"]["vni"]
@@ -28,7 +28,8 @@ def bridged(name, guests):
 
 
 def routed(name, guests):
-    """A host that has a route to each guest of the others; hosts a and b have one to each other for the VM."""
+    """Configures a host that has a route to each guest of the others; hosts a and b have one to each other for the
+    VM."""
     elsewhere = {"a": {"a1": "b", "b1": "b", "a2": "c"}, "b": {"a1": "a", "a2": "c"}, "c": {"a1": "a", "b1": "b"}}
     config = host_config(name, guests)
     for guest, host in elsewhere[name].items():
@@ -39,7 +40,7 @@ def routed(name, guests):
 
 
 def start(lab, kind, queues=1):
-    """Hosts a and b, which have the VM on standby; b has guest b1; host c has the peer, a2."""
+    """Starts hosts a and b, which have the VM on standby; b has guest b1; host c has the peer, a2."""
     vm = {"a1": vhost("a1", queues=queues, standby=True)}
     guests = {"a": vm, "b": {**vm, "b1": tap("b1")}, "c": {"a2": tap("a2")}}
     for name in guests:
@@ -140,7 +141,8 @@ def test_a_vm_whose_migration_fails_goes_on_where_it_was(lab):
 
 
 def guarded(name, guests):
-    """As `bridged`; lines alone may come to the VM, and no connection is picked up in mid-stream."""
+    """Configures a host as `bridged` does; lines alone may come to the VM, and no connection is picked up in
+    mid-stream."""
     config = bridged(name, guests)
     if "a1" in guests:
         config.entry("network", "blue")["tcp_midstream"] = False

@@ -23,7 +23,7 @@ MEMORY = f"{192 * 1024 + 8}K"
 
 
 def on_the_segment(name, **guest):
-    """A host with the VM, in a network that is attached to the segment."""
+    """Configures a host with the VM, in a network that is attached to the segment."""
     config = host_config(name, {"a1": vhost("a1", **guest)}, mtu=1500)
     config.entry("network", "blue")["wire"] = "up0"
     return config
@@ -63,7 +63,7 @@ def test_a_guest_that_took_nothing_goes_on(lab, options):
 
 
 def taken(ovs):
-    """How many packets the guest's buffers took."""
+    """Counts the packets that the guest's buffers took."""
     ports = ovs.appctl("dpctl/show", "-s", "netdev@ovs-netdev")
     return int(re.search(r"port \d+: a1 .*?TX packets:(\d+)", ports, re.S)[1])
 

@@ -60,7 +60,7 @@ def mpirun(devices, ranks, *words, trees=None, timeout=120):
 
 @pytest.fixture(scope="module")
 def collective(tmp_path_factory):
-    """The program of tests/mpi."""
+    """Builds the program of tests/mpi."""
     program = tmp_path_factory.mktemp("mpi") / "collective"
     source = Path(__file__).parent / "mpi" / "collective.c"
     subprocess.run(["mpicc", "-O2", "-o", program, source], check=True)
@@ -69,7 +69,7 @@ def collective(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["copy", "shared", "files"])
 def one_host(request, shared_lab):
-    """Two devices of one host: the daemon copies; memory is shared; and regions are in files."""
+    """Starts two devices of one host: the daemon copies; memory is shared; and regions are in files."""
     trust = {} if request.param == "copy" else {"rdma_trust": "job"}
     config = host_config(f"mpi-{request.param}", {"a1": verbs(**trust), "a2": verbs(**trust)}, wire=False)
     host = shared_lab.host(config)

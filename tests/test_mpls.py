@@ -65,7 +65,8 @@ def test_neighbour_on_the_underlay_is_asked_for(lab):
 
 
 def ecmp_hosts(lab):
-    """Host a reaches prefix 10.9.0.0/16 by two tunnels, to hosts b and c, which deliver it to forwarding guests."""
+    """Starts host a, which reaches prefix 10.9.0.0/16 by two tunnels, to hosts b and c, which deliver it to forwarding
+    guests."""
     lab.plug("a"), lab.plug("b"), lab.plug("c")
     config = host_config("a", {"a1": tap("a1")})
     hops = [{"tunnel": "mpls-over-udp", "remote": UNDERLAY[name], "label": 500} for name in ("b", "c")]

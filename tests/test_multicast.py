@@ -39,7 +39,7 @@ class Group:
         return self.devices[seat].start(words, "mckey")
 
     def expect(self, receivers, sender, *more):
-        """Each receiver gets what the sender sends, and all of them end well."""
+        """Fails unless each receiver gets what the sender sends, and all of them end well."""
         programs = [self.start(seat) for seat in receivers]
         with stopping(programs):
             for program in programs:
@@ -71,7 +71,7 @@ def one_host(shared_lab):
 
 @pytest.mark.parametrize("version", GROUPS)
 def test_on_one_host(one_host, version):
-    """Guests, two programs of one guest, and a program of the guest that sends."""
+    """Messages come to guests, to two programs of one guest, and to a program of the guest that sends."""
     Group(version, one_host).expect(["a2", "b1", "b1", "a1"], "a1")
 
 
@@ -101,7 +101,7 @@ def test_between_hosts(shared_lab, two_hosts, version):
 
 
 def test_beside_sockets(lab):
-    """A guest's sockets are in the same group: what is for UDP 4791 is the device's, the rest is theirs."""
+    """Where a guest's sockets are in the same group, packets for UDP 4791 are the device's, the rest is theirs."""
     host = lab.host(host_config("a", {seat: {**tap(seat), "rdma": seat} for seat in ("a1", "a2")}, wire=False))
     containers = {seat: lab.container(host, seat) for seat in ("a1", "a2")}
     devices = {seat: lab.verbs(host, seat) for seat in ("a1", "a2")}
@@ -128,5 +128,5 @@ def test_beside_sockets(lab):
 
 
 def member(group, address):
-    """`struct ip_mreq`."""
+    """Returns a `struct ip_mreq`."""
     return struct.pack("4s4s", socket.inet_aton(group), socket.inet_aton(address))

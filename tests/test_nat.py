@@ -14,7 +14,7 @@ OUTSIDE, ROUTER = "203.0.113.7", "203.0.113.1"
 
 @pytest.fixture
 def floating(lab):
-    """Host a with guest a1 (floating address) and a2 (none); network public lies on a wire with a plain Linux
+    """Starts host a with guest a1 (floating address) and a2 (none); network public lies on a wire with a plain Linux
     machine."""
     lab.plug("a", "ext0", mtu=1500, fabric="outside")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False)

@@ -18,7 +18,8 @@ SO_RCVBUFFORCE = 33
 
 
 def config_of(*guests):
-    """Host a, whose network public lies on a wire with a plain Linux machine; network blue has a second subnet."""
+    """Configures host a, whose network public lies on a wire with a plain Linux machine; network blue has a second
+    subnet."""
     config = host_config("a", {guest: tap(guest) for guest in guests}, wire=False)
     config.entry("network", "blue")["gateways"] = [*NETWORKS["blue"]["gateways"], "10.1.2.254/24", "fd00:12::ffff/64"]
     config.add("wire", name="ext0", driver="af-packet", device="ext0")
@@ -40,12 +41,12 @@ def host(lab):
 
 
 def wire_mac(host):
-    """The MAC that gateways have on the wire."""
+    """Returns the MAC that gateways have on the wire."""
     return host.namespace.run(["cat", "/sys/class/net/ext0/address"]).stdout.strip()
 
 
 def neighbour(machine, address):
-    """What a machine knows of a neighbour."""
+    """Returns what a machine knows of a neighbour."""
     return machine.run(["ip", "neigh", "show", address]).stdout
 
 
@@ -61,7 +62,8 @@ def test_who_pings_a_dead_neighbour_is_told(host):
 
 
 def test_known_neighbours_are_asked_alone_and_only_those_in_use(host, lab):
-    """For more than a minute: one neighbour is pinged all the time, another one but once."""
+    """Of two neighbours, one of which is pinged all the time, another one but once, only the first is asked again,
+    alone."""
     server = host.server.namespace
     server.ip("addr add 203.0.113.2/24 dev ext0")
     # It has no questions of its own, by which it would be heard of.
@@ -89,7 +91,7 @@ def test_floating_addresses_are_announced(host):
 
 
 def test_guests_that_come_are_announced_to_local_peers(host):
-    """Guest a1 goes, and comes with another MAC."""
+    """Peers learn of guest a1, which goes and comes with another MAC."""
     for address in (A1.address, A1.address6):
         host.a2.namespace.ip("neigh replace", address, "lladdr", STRANGER, "dev", host.a2.device, "nud stale")
     config, mac = host.config.copy(), "02:00:00:00:01:aa"
@@ -129,7 +131,8 @@ def test_a_probe_for_a_free_address_is_not_answered(lab):
 
 
 def test_one_tenant_s_errors_silence_no_other(lab):
-    """Behind one wire, by VXLAN: 300 packets of one tenant expire, then one of another's, and one that is too long."""
+    """Behind one wire, by VXLAN, 300 packets of one tenant expire; then another's gets its error, and one that is too
+    long."""
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a3": tap("a3")})
     for network in ("blue", "red"):
@@ -145,7 +148,7 @@ def test_one_tenant_s_errors_silence_no_other(lab):
         return outer / VXLAN(vni=NETWORKS[network]["vni"]) / frame
 
     def errors(kind, network):
-        """A test of frames: whether it tells somebody of that network something of that kind."""
+        """Makes a test of frames: whether it tells somebody of that network something of that kind."""
 
         def is_one(frame):
             packet = Ether(frame)

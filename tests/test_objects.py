@@ -154,7 +154,7 @@ def test_a_daemon_that_is_not_there_is_json_too(lab):
 
 
 def completed(host, line):
-    """What bash offers for the last word of a line."""
+    """Returns the words that bash offers for the last word of a line."""
     program = f"""
         source <({binary('viaduct')} completion bash)
         viaduct() {{ {binary('viaduct')} "$@"; }}

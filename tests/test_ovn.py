@@ -17,7 +17,7 @@ PEER, ROUTER, FLOATING, SERVICE = "10.8.0.1", "10.8.0.254", "10.8.0.22", "10.8.0
 
 
 def router_port(ovn, switch, number, address):
-    """Of the router, in a switch."""
+    """Adds a port of the router, in a switch."""
     ovn.nbctl("lrp-add", "router", f"to-{switch}", mac(number), address)
     ovn.nbctl("lsp-add", switch, f"from-{switch}", "--", "lsp-set-type", f"from-{switch}", "router")
     ovn.nbctl("lsp-set-addresses", f"from-{switch}", "router")
@@ -25,7 +25,7 @@ def router_port(ovn, switch, number, address):
 
 
 def network(ovn):
-    """Two switches, blue with o1 and o2 and red with o3, and a router between them."""
+    """Makes two switches, blue with o1 and o2 and red with o3, and a router between them."""
     for switch in ("blue", "red"):
         ovn.nbctl("ls-add", switch)
     for number, switch, at in [(1, "blue", address(1)), (2, "blue", address(2)), (3, "red", FAR)]:
@@ -37,7 +37,8 @@ def network(ovn):
 
 
 def provider(ovn):
-    """A switch whose packets are those of the bridges that hosts name "outside". The router is there by chassis a."""
+    """Makes a switch whose packets are those of the bridges that hosts name "outside". The router is there by chassis
+    a."""
     ovn.nbctl("ls-add", "public")
     ovn.nbctl("lsp-add", "public", "provider", "--", "lsp-set-type", "provider", "localnet")
     ovn.nbctl("lsp-set-addresses", "provider", "unknown")
@@ -47,7 +48,7 @@ def provider(ovn):
 
 
 def container(lab, host, number):
-    """With its address and route."""
+    """Makes a container with its address and route."""
     at = FAR if number == 3 else address(number)
     guest = lab.ovs_container(host, f"o{number}", mac(number), f"{at}/24")
     guest.namespace.ip("route add default via", at.rsplit(".", 1)[0] + ".254")
@@ -55,8 +56,8 @@ def container(lab, host, number):
 
 
 def chassis(lab, ovn, name, *numbers, underlay=None, wire=None):
-    """A host with these guests, its Open vSwitch, and an ovn-controller. `underlay`: the wire's address. `wire`: the
-    name of a provider network, whose bridge the wire is in."""
+    """Starts a host with these guests, its Open vSwitch, and an ovn-controller. `underlay`: the wire's address. `wire`:
+    the name of a provider network, whose bridge the wire is in."""
     config = Config(name)
     for number in numbers:
         config.add("guest", name=f"o{number}", mode="ovs", **tap(f"o{number}"))
@@ -81,12 +82,12 @@ def chassis(lab, ovn, name, *numbers, underlay=None, wire=None):
 
 
 def serve(lab, guest):
-    """By HTTP, on port 5001."""
+    """Serves files by HTTP, on port 5001."""
     return guest.background(["python3", "-m", "http.server", "5001", "--directory", lab.directory])
 
 
 def gets(client, at):
-    """Whether a client gets something by HTTP."""
+    """Says whether a client gets something by HTTP."""
     get = f"import urllib.request; urllib.request.urlopen('http://{at}', timeout=10)"
     return client.run(["python3", "-c", get], check=False).returncode == 0
 
@@ -112,7 +113,7 @@ def test_switch_router_and_dhcp(lab):
 
 
 def test_acls(lab):
-    """Those without state are flows that Viaduct carries out; one with state keeps its whole switch in software."""
+    """ACLs without state are flows that Viaduct carries out; one with state keeps its whole switch in software."""
     ovn = lab.ovn()
     network(ovn)
     ovn.nbctl("acl-add", "blue", "from-lport", "1000", 'inport == "o1" && udp.dst == 1009', "drop")
@@ -134,7 +135,7 @@ def test_acls(lab):
 
 
 def test_two_chassis(lab):
-    """Geneve between them: packets go in by flows that Viaduct carries out, and come out by OVS."""
+    """With Geneve between them, packets go in by flows that Viaduct carries out, and come out by OVS."""
     ovn = lab.ovn()
     network(ovn)
     _, ovs, (one,) = chassis(lab, ovn, "a", 1, underlay="10.8.0.1")

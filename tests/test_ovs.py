@@ -31,7 +31,7 @@ pytestmark = pytest.mark.apart
 
 
 def test_packets_go_by_open_vswitch_and_then_past_it(lab):
-    """A learning switch (NORMAL): the first packets by OVS, then flows that the daemon carries out."""
+    """Under a learning switch (NORMAL), the first packets go by OVS, then by flows that the daemon carries out."""
     host, ovs, (one, two) = switched(lab)
     one.expect_ping(address(2))
     offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)")
@@ -91,7 +91,7 @@ def test_tables_drops_and_several_outputs(lab):
 
 
 def test_fields_are_set(lab):
-    """MACs, addresses, TTL, ports: by flows, with right checksums."""
+    """Flows set MACs, addresses, TTL and ports, with right checksums."""
     _, ovs, (one, _) = switched(lab)
     one.expect_ping(address(2))
     udp_flow(ovs, 1001, "set_field:02:aa:00:00:00:02->eth_dst,set_field:02:aa:00:00:00:01->eth_src,output:o2")
@@ -114,7 +114,8 @@ def test_fields_are_set(lab):
 
 
 def test_tcp_flags_above_the_lower_eight_stay_with_open_vswitch(lab):
-    """Rules that look at NS. OVS hands it over in the byte of the data offset, and its flows are refused."""
+    """Rules that look at NS stay with OVS: it hands NS over in the byte of the data offset, and its flows are
+    refused."""
     host, ovs, guests = switched(lab, 3)
     ovs.ofctl("add-flow", "priority=20,in_port=o1,tcp,tcp_flags=0x100/0x100,actions=output:o3")
     ovs.ofctl("add-flow", "priority=10,in_port=o1,tcp,actions=output:o2")
@@ -137,7 +138,7 @@ def test_tcp_flags_above_the_lower_eight_stay_with_open_vswitch(lab):
 
 
 def test_access_and_trunk_ports(lab):
-    """o1 is an access port of VLAN 100, o2 a trunk: tags are pushed and popped by flows."""
+    """Where o1 is an access port of VLAN 100 and o2 a trunk, flows push and pop tags."""
     _, ovs, (one, two) = switched(lab)
     ovs.vsctl("set", "Port", "o1", "tag=100", "--", "set", "Port", "o2", "trunks=100,200")
     one.namespace.ip("neigh replace", address(2), "lladdr", mac(2), "dev", one.device)
@@ -207,8 +208,8 @@ else:
 
 
 def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
-    """Connection tracking, and a port of another driver: OVS forwards those packets, whole, or as short as it cut them.
-    It knows them by marks, of which a new OVS gets none of the old one's."""
+    """OVS forwards packets of connection tracking, and those to a port of another driver, whole, or as short as it cut
+    them. It knows them by marks, of which a new OVS gets none of the old one's."""
     host, ovs, (one, two) = switched(lab)
     other = "options:dpdk-devargs=net_null0,no-rx=1"
     ovs.vsctl("add-port", "br0", "n0", "--", "set", "Interface", "n0", "type=dpdk", other)
@@ -251,7 +252,8 @@ def test_what_is_not_offloaded_goes_by_open_vswitch(lab):
 
 
 def far_end(lab, kind):
-    """The other end of a tunnel, with address 9: the kernel, or an Open vSwitch without Viaduct. Its namespace."""
+    """Makes the other end of a tunnel, with address 9: the kernel, or an Open vSwitch without Viaduct. Returns its
+    namespace."""
     lab.plug("a", mtu=1600)
     lab.segment("a")
     far = f"{address(9)}/24"
@@ -304,7 +306,7 @@ def test_tunnels(lab, kind):
 
 
 def replace_tunnel(host, ovs, kind):
-    """A tunnel port of OVS's own becomes Viaduct's, as docs/ovs.md says. It keeps its OpenFlow number."""
+    """Replaces a tunnel port of OVS's own by Viaduct's, as docs/ovs.md says. It keeps its OpenFlow number."""
     number = ovs.vsctl("get", "Interface", "tunnel", "ofport").stdout.strip()
     ovs.vsctl("del-br", "br-phy")
     config = host.config.without("wire", name="up0")
@@ -485,7 +487,7 @@ def test_viaductd_is_replaced(lab):
 
 
 def test_a_guest_is_taken_away_and_put_back(lab):
-    """The daemon's configuration changes under the driver."""
+    """The daemon's configuration may change under the driver."""
     host, ovs, (one, _, _) = switched(lab, 3)
     one.expect_ping(address(2))
     one.expect_ping(address(3))

@@ -27,7 +27,7 @@ AT_PORTS = 34
 
 
 def datagrams(count):
-    """Frames of so many flows from o1 to o2, with other ports than those of streams."""
+    """Makes frames of so many flows from o1 to o2, with other ports than those of streams."""
     base = Ether(src=mac(1), dst=mac(2)) / IP(src=address(1), dst=address(2)) / UDP(chksum=0) / Raw(bytes(18))
     base = bytes(base)
     for number in range(count):
@@ -36,7 +36,7 @@ def datagrams(count):
 
 
 def send_slowly(raw, frames):
-    """In batches that the guest's device has room for."""
+    """Sends frames in batches that the guest's device has room for."""
     for first in range(0, len(frames), BATCH):
         raw.send(*frames[first : first + BATCH])
         time.sleep(0.002)
@@ -47,7 +47,7 @@ def rule(ovs, *outputs):
 
 
 def flows_of(host):
-    """How many flows the daemon has, of all ports."""
+    """Counts the flows that the daemon has, of all ports."""
     return sum(port["flows"] for port in host.viaduct("ovs", "ports"))
 
 
@@ -114,7 +114,7 @@ def test_many_flows_with_churn(lab):
 
 
 def test_open_vswitch_is_killed_in_the_middle_of_everything(lab):
-    """While it makes and changes flows. What Viaduct has taken for it is given back."""
+    """Where OVS is killed while it makes and changes flows, all that Viaduct has taken for it is given back."""
     seed = int(os.environ.get("VIADUCT_SEED", random.randrange(1 << 32)))
     print(f"VIADUCT_SEED={seed}")
     chance = random.Random(seed)

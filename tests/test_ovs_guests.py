@@ -12,7 +12,7 @@ pytestmark = pytest.mark.apart
 
 
 def under_ovs(lab, **guests):
-    """Host, and Open vSwitch with these guests in its bridge."""
+    """Starts a host, and Open vSwitch with these guests in its bridge."""
     config = Config("a")
     for name, keys in guests.items():
         config.add("guest", name=name, mode="ovs", **keys)
@@ -36,7 +36,7 @@ def stands_still(ovs, passed, count):
 @pytest.mark.alone
 @pytest.mark.parametrize("ring", ["packed_vq=0", "packed_vq=1"])
 def test_packets_of_user_space_guests_never_reach_open_vswitch(lab, ring):
-    """Two of testpmd: what one sends as fast as it can, the other gets, and OVS's counters stand still."""
+    """Of two testpmds, one sends as fast as it can, the other gets it, and OVS's counters stand still."""
     host, ovs = under_ovs(lab, o1=vhost("o1"), o2=vhost("o2"))
     ovs.ofctl("add-flow", "priority=10,in_port=o1,actions=output:o2")
     two = lab.testpmd(host, "o2", mode="rxonly", core=ovs.other_core, ring=ring, mac=mac(2))
@@ -51,7 +51,7 @@ def test_packets_of_user_space_guests_never_reach_open_vswitch(lab, ring):
 # Both poll, and a guest waits only for so long.
 @pytest.mark.alone
 def test_a_user_space_guest_waits_for_open_vswitch(lab):
-    """It sends as fast as it can what OVS forwards itself, at a fraction of that rate: little is lost on the way."""
+    """A guest that sends as fast as it can by OVS, which forwards a fraction of that, loses little on the way."""
     host, ovs = under_ovs(lab, o1=vhost("o1"), o2=vhost("o2"))
     ovs.ofctl("add-flow", "priority=10,in_port=o1,udp,actions=ct(commit),output:o2")
     two = lab.testpmd(host, "o2", mode="rxonly", core=ovs.other_core, mac=mac(2))
@@ -62,7 +62,7 @@ def test_a_user_space_guest_waits_for_open_vswitch(lab):
 
 
 def test_a_user_space_guest_answers(lab):
-    """One container and one of testpmd, which learn each other's MACs by the bridge."""
+    """A container and a testpmd learn each other's MACs by the bridge."""
     host, ovs = under_ovs(lab, o1=tap("o1"), o2=vhost("o2"))
     one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
     lab.testpmd(host, "o2", core=ovs.other_core, mac=mac(2))
@@ -73,7 +73,7 @@ def test_a_user_space_guest_answers(lab):
 
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 def test_a_virtual_machine(lab):
-    """A Linux guest in QEMU. Its large segments are cut on their way to OVS, and not on the way past it."""
+    """Large segments of a Linux guest in QEMU are cut on their way to OVS, and not on the way past it."""
     host, ovs = under_ovs(lab, o1=tap("o1"), o2=vhost("o2"))
     one = lab.ovs_container(host, "o1", mac(1), f"{address(1)}/24")
     vm = lab.vm(host, "o2", seat={"mac": mac(2), "addresses": [f"{address(2)}/24"]})

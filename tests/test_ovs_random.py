@@ -42,7 +42,7 @@ CHANGES = {
 
 
 def rule(chance, table):
-    """A rule of a table, in words."""
+    """Makes a rule of a table, in words."""
     pick, has = chance.choice, lambda share: chance.random() < share
     match, changes = [], [f"set_field:{pick(MACS)}->eth_dst", f"set_field:{mac(9)}->eth_src", "set_field:1->reg0"]
     if has(0.4):

@@ -73,7 +73,7 @@ def test_open_vswitch_and_viaduct_agree_about_packets(lab):
     wrpcap(str(pcap), frames)
 
     def answers():
-        """What Viaduct says of each; None where it leaves the packet to OVS."""
+        """Returns what Viaduct says of each; None where it leaves the packet to OVS."""
         said = host.viaduct("explain", "--in", "o1", pcap)
         to_ovs = lambda answer: "o1:ovs" in [port["interface"] for port in answer["egress"]]
         return [None if to_ovs(answer) else answer for answer in said]

@@ -26,7 +26,7 @@ ONE_KIND = "umount /sys/fs/cgroup/unified 2>/dev/null;"
 
 
 def test_podman_by_its_cni_back_end(runtime):
-    """With the example's files: a container reaches another one, and nothing is left of them."""
+    """With the example's files, a container reaches another one, and nothing is left of them."""
     runtime.configure("blue.conflist", example("blue.conflist"))
     runtime.mounts[runtime.plugins] = "/usr/local/libexec/cni"
     settings = runtime.directory / "containers.conf"
@@ -70,7 +70,7 @@ class Netavark:
         return json.loads(done.stdout) if done.stdout.strip() else None
 
     def create(self, **options):
-        """A network of two subnets."""
+        """Makes a network of two subnets."""
         network = {
             **{"name": "pods", "id": "2f" * 32, "driver": "viaduct", "internal": False, "ipv6_enabled": False},
             **{"dns_enabled": True, "ipam_options": {}, "options": options},
@@ -129,7 +129,7 @@ def test_netavark_shows_what_is_wrong(runtime):
 
 
 def test_the_pages_commands_are_those_of_the_tests():
-    """What the page says of files is there."""
+    """The files that the page names are there."""
     for name in re.findall(r"examples/containers/([\w.-]+)", PAGE):
         example(name)
     for path in os.listdir(REPOSITORY / "examples/containers"):

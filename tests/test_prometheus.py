@@ -49,7 +49,7 @@ def host(lab):
 
 @pytest.fixture
 def prometheus(host, tmp_path):
-    """A function that asks Prometheus' HTTP API and returns the data."""
+    """Returns a function that asks Prometheus' HTTP API and returns the data."""
     config = tmp_path / "prometheus.yml"
     config.write_text(CONFIG.format(rules=RULES))
     promtool("check", "config", config)

@@ -30,19 +30,19 @@ EITHER = {
 
 
 def passing():
-    """The tests that pass."""
+    """Returns the names of the tests that pass."""
     lines = (HERE / "passing.txt").read_text().splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
 
 def explained():
-    """The tests that the documentation explains to be skipped."""
+    """Returns the names of the tests that the documentation explains to be skipped."""
     text = (REPOSITORY / "docs/verbs-conformance.md").read_text()
     return {f"tests.test_{name}" for name in re.findall(r"^- `(\w+\.\w+\.\w+)`$", text, re.MULTILINE)}
 
 
 def unpack(directory):
-    """The tests, ready to run; the names of their modules."""
+    """Unpacks the tests, ready to run; returns the names of their modules."""
     source = next(path for path in SOURCES if path.is_dir())
     tests = directory / "tests"
     tests.mkdir()

@@ -17,7 +17,8 @@ A1, A2 = SEATS["a1"], SEATS["a2"]
 
 @pytest.fixture
 def host(lab):
-    """A container a1 with a verbs device, and a guest a2 with nothing else; both have IPv4 addresses alone."""
+    """Starts a host with a container a1 with a verbs device, and a guest a2 with nothing else; both have IPv4 addresses
+    alone."""
     guests = {"a1": {**tap("a1"), "rdma": "a1"}, "a2": verbs()}
     return lab.host(
         host_config(
@@ -28,14 +29,14 @@ def host(lab):
 
 @pytest.fixture
 def trees(host, lab):
-    """A tree of each device, in a directory of its name."""
+    """Writes a tree of each device, in a directory of its name."""
     for name in ("a1", "a2"):
         host.call("rdma", "tree", lab.directory / "trees" / name, name)
     return lab.directory / "trees"
 
 
 def mapped(address):
-    """The GID of an IPv4 address, as the kernel writes it."""
+    """Returns the GID of an IPv4 address, as the kernel writes it."""
     digits = [int(part) for part in address.split(".")]
     return "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*digits)
 
@@ -108,12 +109,12 @@ def test_ibstat_shows_the_devices(trees):
 
 
 def by_tree(trees, *words):
-    """A program that finds the tree of its device."""
+    """Returns a command by which a program finds the tree of its device."""
     return ["bash", "-c", 'exec "$0" "$1/${VIADUCT_RDMA##*/}" "${@:2}"', MOUNTED, trees, *words]
 
 
 def test_ucx_finds_roce_v2_by_itself(lab, host, trees):
-    """No GID's index is given: UCX reads which GIDs are of RoCE v2, and takes that of IPv4."""
+    """UCX, which is given no GID's index, reads which GIDs are of RoCE v2, and takes that of IPv4."""
     program = lab.verbs(host, "a1").start(by_tree(trees, "env", "UCX_LOG_LEVEL=debug", "ucx_info", "-d"))
     eventually(lambda: not program.running(), "ucx_info's end", 60)
     shown = program.text()

@@ -36,7 +36,7 @@ def meet(server, client, address, run):
 
 
 def meet_by(server, client, commands):
-    """The same, by two command lines."""
+    """Does the same by two command lines."""
     run = " ".join(commands[0])
     eventually(lambda: not listens(server), "the end of the listener before")
     serving = server.start(commands[0])
@@ -125,7 +125,7 @@ def test_libfabric(lab, address):
 
 
 def test_libfabric_without_network_devices(one_host):
-    """There it takes GIDs, as addresses of the family AF_IB."""
+    """Without network devices it takes GIDs, as addresses of the family AF_IB."""
     server, client = one_host
     fi_pingpong(server, server, "127.0.0.1")
     fi_pingpong(server, client, "127.0.0.1")

@@ -38,7 +38,7 @@ def replace(host, times=3):
 
 
 def account(stream):
-    """What a stream lost, had twice and out of order."""
+    """Returns how much of a stream was lost, came twice and out of order."""
     result = stream.result()
     return result.lost, result.duplicates, result.reordered
 
@@ -115,7 +115,7 @@ def test_af_xdp_wires_lose_nothing(lab):
 
 
 def test_a_simulated_card_is_refused_beforehand(lab):
-    """Whichever of the two daemons has it; the running one goes on."""
+    """Whichever of the two daemons has a card, the running one goes on."""
     host, (a1, _) = one_host(lab, "a1", "a2")
     for old, new in (("cpu", "card-sim"), ("card-sim", "cpu")):
         host.kill()
@@ -270,7 +270,7 @@ class FakeDaemon:
         return json.loads(message)
 
     def hear_until(self, kind):
-        """The kinds of all messages up to this one."""
+        """Returns the kinds of all messages up to this one."""
         kinds = []
         while not kinds or kinds[-1] != kind:
             kinds.append(self.hear()["kind"])
@@ -307,7 +307,7 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
 
 
 def test_sockets_and_windows_are_given_away_by_the_daemon_that_serves(lab):
-    """The next one's file says who else may connect. At first, that one lacks the queues which a VMM has."""
+    """The next daemon's file says who else may connect. At first, that daemon lacks the queues which a VMM has."""
 
     def config(queues, owner, mode, user=None):
         keys = {"queues": queues, "owner": f"{user or owner}:{owner}", "socket_mode": mode}
@@ -351,7 +351,7 @@ def test_sockets_and_windows_are_given_away_by_the_daemon_that_serves(lab):
 
 
 def test_what_somebody_did_to_a_socket_stops_no_replacement(lab):
-    """Who may write the directory of a VM's socket is not to keep the host's daemon from being replaced."""
+    """Whoever may write the directory of a VM's socket can't keep the host's daemon from being replaced."""
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
     lab.testpmd(host, "a2")
     host.socket("a2").unlink()
@@ -362,7 +362,8 @@ def test_what_somebody_did_to_a_socket_stops_no_replacement(lab):
 
 @since_this_build
 def test_programs_come_to_the_daemon_that_serves(lab):
-    """One that prepares to take over has the sockets of verbs devices as well, and takes nobody along when it fails."""
+    """A daemon that prepares to take over has the sockets of verbs devices as well, and takes nobody along when it
+    fails."""
     config = lambda queues: host_config("a", {"a1": vhost("a1", queues=queues), "a2": verbs()}, wire=False)
     host = lab.host(config(2))
     lab.testpmd(host, "a1")
@@ -389,7 +390,7 @@ def test_programs_come_to_the_daemon_that_serves(lab):
 
 
 def converse(host, *messages):
-    """What the daemon answers to these messages."""
+    """Sends these messages, and returns what the daemon answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         other.settimeout(PATIENCE)
         other.connect(str(host.run_dir / "replace.sock"))

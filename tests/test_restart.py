@@ -21,7 +21,7 @@ PACKED = 34
 
 
 def sequence_numbers(vm):
-    """The answered echoes of the ping that runs in a guest, or is about to."""
+    """Returns the answered echoes of the ping that runs in a guest, or is about to."""
     return [int(number) for number in re.findall(r"icmp_seq=(\d+) ttl", vm.shell("cat /tmp/ping", check=False).stdout)]
 
 
@@ -29,7 +29,7 @@ def sequence_numbers(vm):
     "how,options,queues", [("kill", "", 1), ("stop", "", 1), ("kill", "packed=on", 4), ("stop", "packed=on", 1)]
 )
 def test_virtual_machines_live_on(lab, how, options, queues):
-    """One VM whose QEMU connects, one whose QEMU listens."""
+    """A VM whose QEMU connects and one whose QEMU listens live on."""
     guests = {"a1": vhost("a1", queues=queues), "a2": vhost("a2", role="client", queues=queues)}
     host = lab.host(host_config("a", guests, wire=False))
     one, two = lab.vm(host, "a1", options=options), lab.vm(host, "a2", options=options)
@@ -55,14 +55,14 @@ def test_virtual_machines_live_on(lab, how, options, queues):
 
 
 def link(container):
-    """What the kernel says of a container's interface and its addresses, but for its counters."""
+    """Returns what the kernel says of a container's interface and its addresses, but for its counters."""
     words = ["ip", "-j", "-d", "addr", "show", "dev", container.device]
     (shown,) = json.loads(container.run(words).stdout)
     return shown["ifindex"], shown["address"], shown["mtu"], shown["addr_info"]
 
 
 def helpers(host):
-    """The processes of the host's daemons."""
+    """Returns the processes of the host's daemons."""
     pids = run(["ip", "netns", "pids", host.namespace.name]).stdout.split()
     return [pid for pid in pids if "viaductd" in Path(f"/proc/{pid}/comm").read_text()]
 

@@ -36,7 +36,7 @@ READ, ACK, ATOMIC_ACK, FETCH_ADD, UC, UD_SEND = 12, 17, 18, 20, 0x20, 0x64
 
 
 def perftest(run, gid="1"):
-    """The command line of one of the RUNS; 200 messages unless it says otherwise."""
+    """Returns the command line of one of the RUNS; 200 messages unless it says otherwise."""
     program, *options = run.split()
     return [f"ib_{program}", *PERFTEST, "-x", gid, *([] if "-n" in options else ["-n", "200"]), *options]
 
@@ -47,7 +47,7 @@ def over_mpls(config, *remotes):
 
 @pytest.fixture(scope="module")
 def pair(shared_lab):
-    """Devices a1 and b1 of two hosts, MPLS over UDP between them."""
+    """Starts devices a1 and b1 of two hosts, MPLS over UDP between them."""
     _, devices = two_verbs_hosts(shared_lab, over_mpls)
     return devices["a1"], devices["b1"]
 
@@ -112,7 +112,7 @@ SEQUENCES = {
 
 @pytest.mark.parametrize("run", SEQUENCES)
 def test_packets_on_the_underlay(pair, shared_lab, run):
-    """RoCEv2 inside MPLS over UDP, as tshark reads it: operations in their order, and packet numbers without a gap."""
+    """tshark reads RoCEv2 inside MPLS over UDP: operations in their order, and packet numbers without a gap."""
     requests, responses = SEQUENCES[run]
     messages = 20
     server, client = pair
@@ -136,8 +136,8 @@ def test_packets_on_the_underlay(pair, shared_lab, run):
 
 
 def icrc(packet):
-    """The invariant CRC that belongs to an IPv4 packet with RoCEv2, and the one that is in it (specification annex
-    A17.3.3)."""
+    """Returns the invariant CRC that belongs to an IPv4 packet with RoCEv2, and the one that is in it (specification
+    annex A17.3.3)."""
     bytes_ = bytearray(packet)
     for index in (1, 8, 10, 11, 26, 27, 32):
         bytes_[index] = 0xFF
@@ -172,7 +172,7 @@ def test_over_vxlan(lab):
 
 @pytest.mark.parametrize("where", ["a", "b"])
 def test_a_rule_stops_it(lab, where):
-    """At either host; what runs ends with an error, and what comes later does not connect."""
+    """A rule at either host ends a running program with an error, and one that comes later does not connect."""
     hosts, devices = two_verbs_hosts(lab, over_mpls)
     pair = devices["a1"], devices["b1"]
     meet(*pair, *perftest("send_lat"))
@@ -191,7 +191,7 @@ def test_a_rule_stops_it(lab, where):
 
 
 def test_no_nat(lab):
-    """It would break the invariant CRC: the device's packets to and from a floating address are refused by name."""
+    """A device's packets to and from a floating address, which would break the invariant CRC, are refused by name."""
     lab.plug("a")
     config = host_config("a", {"a1": verbs(), "a3": verbs()})
     config.add("nat", network="blue", inside=A1.address, outside="10.2.2.100", outside_network="red")

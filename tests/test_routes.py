@@ -61,7 +61,7 @@ def test_circle_of_networks_is_dropped_by_name(lab):
 
 
 def test_vlan_network_on_a_wire(lab):
-    """A provider network: its frames leave by the wire with a VLAN tag."""
+    """Frames of a provider network leave by the wire with a VLAN tag."""
     lab.plug("a")
     config = host_config("a", {})
     config.add("network", name="provider", vrf=7, gateways=["10.7.7.254/24"], wire="up0", vlan=7)
@@ -92,8 +92,7 @@ def test_vlan_network_on_a_wire(lab):
 
 
 def test_tags_and_tunnels_of_guests_stay_off_the_wire(lab):
-    """A network on the underlay's wire, untagged: else its guests could be in the wire's VLANs, and speak for other
-    hosts."""
+    """Guests of a network on the underlay's wire, untagged, can't be in the wire's VLANs, nor speak for other hosts."""
     lab.plug("a")
     config = host_config("a", {})
     config.add("network", name="provider", vrf=7, gateways=["10.7.7.254/24"], wire="up0")

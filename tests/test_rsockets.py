@@ -108,7 +108,8 @@ HELLO = "01020010 00000000" + "00" * 15 + "02" + "00" * 16
 
 @pytest.fixture(scope="module")
 def places(shared_lab):
-    """Two guests of a host, by the daemon and by shared memory, and guests of two hosts; each when it is asked for."""
+    """Returns a function that makes two guests of a host, by the daemon and by shared memory, and guests of two hosts;
+    each when it is asked for."""
     places = {}
 
     def place(name):
@@ -126,7 +127,7 @@ def places(shared_lab):
 
 @pytest.fixture(params=["copy", "shared", "two hosts"])
 def ends(request, places):
-    """Server and client, and the server's address."""
+    """Returns server and client, and the server's address."""
     server, client, address = places(request.param)
     yield server, client, str(address)
     server.expect_free()
@@ -174,7 +175,7 @@ def test_programs_of_sockets(ends, run, tmp_path):
 
 @pytest.mark.parametrize("who", ["server", "client"])
 def test_a_killed_peer(ends, who):
-    """The other reads an error, and ends."""
+    """The other program reads an error, and ends."""
     server, client, address = ends
     words = ["rstream", "-I", "1000000", "-S", "20000"]
     serving = server.start(words)
@@ -192,7 +193,7 @@ def test_a_killed_peer(ends, who):
 
 
 def test_a_killed_peer_that_had_sent_its_end(ends):
-    """Who writes to it gets an error, though no message of theirs is under way."""
+    """A program that writes to it gets an error, though no message of theirs is under way."""
     server, client, address = ends
     serving = server.python(ANSWERING)
     asking = None
@@ -209,7 +210,7 @@ def test_a_killed_peer_that_had_sent_its_end(ends):
 
 
 def test_a_program_that_exits(ends):
-    """Its peer gets all that was sent, and an end."""
+    """The peer of a program that exits gets all that was sent, and an end."""
     server, client, address = ends
     serving = server.python(SERVER)
     try:
@@ -224,7 +225,7 @@ def test_a_program_that_exits(ends):
 
 
 def test_hostile_peers(ends):
-    """They lose their connections; the server goes on."""
+    """Hostile peers lose their connections; the server goes on."""
     server, client, address = ends
     serving = server.python(SERVER)
     eventually(lambda: server.answers() or not serving.running(), "a listener")

@@ -14,7 +14,7 @@ LAST = 100
 
 
 def with_rules(lab, *rules, guests=("a1", "a2"), default=None, keys=None):
-    """Host a with containers and these rules of network blue: (priority, action, keys)."""
+    """Starts host a with containers and these rules of network blue: (priority, action, keys)."""
     entries = {guest: {**tap(guest), **(keys or {}).get(guest, {})} for guest in guests}
     config = host_config("a", entries, wire=False)
     for priority, action, matches in rules:

@@ -20,7 +20,7 @@ METRICS = "127.0.0.1:9101"
 
 
 def facts(pid):
-    """What the kernel says of a process."""
+    """Reads what the kernel says of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
 
@@ -31,7 +31,7 @@ def hexadecimal(words):
 
 @pytest.fixture
 def host(lab):
-    """A host with a guest of each kind, a wire and metrics."""
+    """Starts a host with a guest of each kind, a wire and metrics."""
     lab.plug("a")
     config = host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1", role="client")}, metrics=METRICS)
     config.entry("guest", "a1")["rdma"] = "a1"
@@ -171,7 +171,7 @@ def test_without_a_sandbox(lab, host):
 
 @pytest.mark.skipif(not IS_MAPPED, reason="other users are not mapped here")
 def test_started_by_a_service_manager(lab):
-    """As the unit has it: another user from the start, with the helper's capabilities."""
+    """The daemon starts as the unit has it: as another user from the start, with the helper's capabilities."""
     uid = 64_001
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": tap("a2")}, wire=False), start=False)
     host.write()
@@ -217,7 +217,7 @@ def test_a_vmm_of_root_is_reached_in_the_run_dir_alone(lab):
 
 
 def test_sockets_are_in_directories_that_the_file_names(lab):
-    """Those of its sockets, and `socket_dirs`; the API adds none."""
+    """Sockets are in directories of the file's sockets, and of `socket_dirs`; the API adds none."""
     names = ["ofthefile", "listed", "other"]
     for name in names:
         (lab.directory / name).mkdir()

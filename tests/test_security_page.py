@@ -16,7 +16,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line
 
 
 def targets():
-    """"package property" of all fuzz targets, as `make fuzz` finds them."""
+    """Returns "package property" of all fuzz targets, as `make fuzz` finds them."""
     loader = importlib.machinery.SourceFileLoader("fuzz", str(REPOSITORY / "scripts/fuzz"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("fuzz", loader))
     sys.modules["fuzz"] = module

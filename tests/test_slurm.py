@@ -66,8 +66,8 @@ job() { setpriv --reuid="$USER" --regid="$USER" --clear-groups timeout 60 srun "
 
 @pytest.fixture
 def cluster(lab, tmp_path):
-    """A node with Viaduct: a function that runs a script beside Slurm's daemons, in which `job` is srun as
-    USER, and returns its output."""
+    """Starts a node with Viaduct; returns the host, and a function that runs a script beside Slurm's daemons, in which
+    `job` is srun as USER, and returns its output."""
     lab.plug("a")
     lab.plug("a", device="ether0").ip(f"address add {ADDRESS}/24 dev ether0")
     host = lab.host(host_config("a", {}), start=False)
@@ -106,7 +106,7 @@ def cluster(lab, tmp_path):
 
 
 def test_the_prolog_makes_all_or_nothing_and_routes_to_other_nodes(cluster):
-    """As slurmd runs it, for a job of three nodes of which this is the second."""
+    """slurmd runs it so, for a job of three nodes of which this is the second."""
     host, script = cluster
     shown = script("""
 export SLURM_JOB_ID=2000007 SLURM_JOB_UID=1 SLURM_JOB_GID=1 SLURMD_NODENAME=node2 SLURM_NODELIST=node[1-3]

@@ -55,7 +55,7 @@ class Attack:
 
 
 def scribble(driver, ring, chance):
-    """Descriptors and available entries of any kind, some of them right."""
+    """Writes descriptors and available entries of any kind, some of them right."""
     for index in range(ring.size):
         address = chance.choice(
             [driver.buffers, driver.buffers + 4096 * index % driver.length, 0, 1 << 62, driver.length - 8]
@@ -69,7 +69,7 @@ def scribble(driver, ring, chance):
 
 
 def drive(host, seat, chance):
-    """A VMM's life: connects, its driver scribbles, its descriptors are spoilt, it goes without a word."""
+    """Lives the life of a VMM: connects, its driver scribbles, its descriptors are spoilt, it goes without a word."""
     features = VERSION_1 | MRG_RXBUF | chance.choice([0, INDIRECT, CSUM | HOST_TSO4, PACKED])
     size = chance.choice([1, 2, 4, 256, 1024])
     with Driver(host.socket(seat), features=features, size=size) as driver:
@@ -86,7 +86,7 @@ def drive(host, seat, chance):
 
 
 def program(device, chance):
-    """A program's life: makes what it may, spoils what it got, goes."""
+    """Lives the life of a program: makes what it may, spoils what it got, goes."""
     with Program(device) as one:
         has_everything(one)
         for _ in range(chance.randrange(20)):
@@ -103,7 +103,7 @@ def program(device, chance):
 
 
 def flood(host, port, chance):
-    """Tunnel packets of anybody to anybody, cut and garbled."""
+    """Sends tunnel packets of anybody to anybody, cut and garbled."""
     for _ in range(50):
         inner = IP(
             src=f"198.18.{chance.randrange(256)}.{chance.randrange(256)}", dst=chance.choice([A1, A2, B1]).address
@@ -118,7 +118,7 @@ def flood(host, port, chance):
 
 
 def change(host, chance):
-    """A client of the API: routes and rules come and go, questions are asked."""
+    """Does what a client of the API does: routes and rules come and go, questions are asked."""
     prefix = f"203.0.113.{chance.randrange(256)}/32"
     host.call("rt", "add", "--network", "blue", prefix, "--to", chance.choice(["drop", "guest:a1"]), check=False)
     host.call(chance.choice(["status", "flow", "stats", "dropstats", "nh"]), timeout=30)
@@ -128,13 +128,13 @@ def change(host, chance):
 
 @contextmanager
 def under_attack(moves):
-    """All of them at once while the block runs; yields them."""
+    """Runs all of them at once while the block runs; yields them."""
     with ExitStack() as stack:
         yield [stack.enter_context(Attack(name, once)) for name, once in moves.items()]
 
 
 def go_on(attacks, seconds):
-    """That long, and until each of them has done something."""
+    """Waits that long, and until each of them has done something."""
     time.sleep(seconds)
     before = [attack.done for attack in attacks]
     for attack, done in zip(attacks, before):

@@ -58,7 +58,7 @@ class Linux:
         self.vm.shell(f"kill -9 $(pidof {program})", check=False)
 
     def counted(self):
-        """What its manager has sent and received of each message."""
+        """Counts the messages of each kind that its manager has sent and received."""
         directory = "/sys/class/infiniband/rxe0/ports/1"
         lines = self.vm.shell(f"cd {directory} && grep . cm_tx_msgs/* cm_rx_msgs/*").stdout.splitlines()
         return {name.removeprefix("cm_"): int(number) for name, number in (line.split(":") for line in lines)}
@@ -105,7 +105,7 @@ def guests(shared_lab):
 
 @pytest.fixture(params=["linux asks", "linux is asked"])
 def ends(request, guests):
-    """The end that serves, and the one that asks."""
+    """Returns the end that serves, and the one that asks."""
     linux, device = guests
     yield (device, linux) if request.param == "linux asks" else (linux, device)
     device.verbs.expect_free()
@@ -164,7 +164,7 @@ def test_multicast(guests, ends):
 
 
 def greet(ends, options="", wait=""):
-    """What both ends of a conversation hear, and which messages Linux's manager sent and received for it."""
+    """Returns what both ends of a conversation hear, and which messages Linux's manager sent and received for it."""
     server, client = ends
     linux = next(end for end in ends if isinstance(end, Linux))
     before = linux.counted()
@@ -174,7 +174,7 @@ def greet(ends, options="", wait=""):
 
 
 def messages(ends, asked, answered):
-    """How Linux counts these messages, of the end that asks and of the other."""
+    """Returns how Linux counts these messages, of the end that asks and of the other."""
     sent, received = ("tx", "rx") if isinstance(ends[1], Linux) else ("rx", "tx")
     return {f"{sent}_msgs/{name}" for name in asked.split()} | {f"{received}_msgs/{name}" for name in answered.split()}
 

@@ -22,7 +22,7 @@ EXAMPLES = {file.name: file.read_text() for file in (REPOSITORY / "examples").gl
 
 
 def shell_on(lab, name):
-    """A shell on one of the page's hosts."""
+    """Starts a shell on one of the page's hosts."""
     namespace = lab.plug(name, "eth1", mtu=1500)
     namespace.sysctl("net.ipv6.conf.all.disable_ipv6", 1)
     return Shell(lab, namespace)
@@ -30,7 +30,7 @@ def shell_on(lab, name):
 
 @pytest.fixture(scope="module")
 def shells(shared_lab):
-    """The hosts, by name: they keep what earlier sections did."""
+    """Starts the hosts, by name: they keep what earlier sections did."""
     return {name: shell_on(shared_lab, name) for name in "abc"}
 
 
@@ -53,7 +53,7 @@ def test_every_example_is_named():
 
 
 def test_first_use(shared_lab):
-    """All commands but the VM's, and those that never end."""
+    """All commands work but the VM's, and those that never end."""
     text = README.split("## A first use")[1].split("\n## ")[0]
     commands = [line.removeprefix("    sudo ") for line in text.splitlines() if line.startswith("    sudo ")]
     shell = shell_on(shared_lab, "first")

@@ -45,14 +45,14 @@ RUNS = [
 
 
 def perftest(run):
-    """The command line of one of the RUNS; 300 messages unless it says otherwise."""
+    """Returns the command line of one of the RUNS; 300 messages unless it says otherwise."""
     program, *options = run.split()
     return [f"ib_{program}", *PERFTEST, *([] if "-n" in options else ["-n", "300"]), *options]
 
 
 @pytest.fixture(scope="module")
 def host(shared_lab):
-    """One host whose devices a1 and a2 trust nobody, and t1 and t2 each other."""
+    """Starts one host whose devices a1 and a2 trust nobody, and t1 and t2 each other."""
     config = host_config("a", {"a1": verbs(), "a2": verbs()}, wire=False)
     for number, name in ((3, "t1"), (4, "t2")):
         keys = {"mac": f"02:00:00:00:01:{number:02x}", "addresses": [f"10.1.1.{number}", f"fd00:1::{number}"]}
@@ -62,7 +62,7 @@ def host(shared_lab):
 
 @pytest.fixture
 def pair(request, host, shared_lab):
-    """Two devices; nothing is left of a test on them."""
+    """Returns two devices; nothing may be left of a test on them."""
     devices = [shared_lab.verbs(host, guest) for guest in PAIRS[request.param]]
     yield devices
     for device in devices:
@@ -75,7 +75,7 @@ on_every_pair = pytest.mark.parametrize("pair", PAIRS, indirect=True)
 @on_every_pair
 @pytest.mark.parametrize("run", PINGPONGS)
 def test_pingpong(pair, run):
-    """With every byte checked."""
+    """Every byte arrives."""
     kind, *options = run.split()
     meet(*pair, f"ibv_{kind}_pingpong", "-g", "1", "-n", "300", "-c", *options)
 
@@ -88,7 +88,7 @@ def test_perftest(pair, run):
 
 @pytest.fixture
 def regions_in_files(monkeypatch):
-    """Programs move the pages of their regions into files."""
+    """Has programs move the pages of their regions into files."""
     monkeypatch.setenv("VIADUCT_RDMA_SHARE", "1")
 
 
@@ -203,7 +203,7 @@ def test_devinfo_tells_of_the_device(host, shared_lab):
 
 
 def test_a_rate_is_waited_for(shared_lab):
-    """What the guest's policer would drop is not sent yet: next to nothing is sent twice."""
+    """Packets that the guest's policer would drop are not sent yet: it drops next to nothing."""
     slow = verbs(rdma_trust="tenant", rate={"mbps": 100, "burst_kb": 256})
     host = shared_lab.host(host_config("rate", {"a1": slow, "a2": verbs(rdma_trust="tenant")}, wire=False))
     server, client = (shared_lab.verbs(host, guest) for guest in ("a2", "a1"))

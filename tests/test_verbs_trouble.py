@@ -28,13 +28,13 @@ def trusting(lab):
 
 
 def same_host(lab, **keys):
-    """Two devices of a host."""
+    """Starts two devices of a host."""
     host = lab.host(host_config("a", {"a1": verbs(**keys), "a2": verbs(**keys)}, wire=False))
     return lab.verbs(host, "a1"), lab.verbs(host, "a2")
 
 
 def two_hosts(lab):
-    """A device on each of two hosts."""
+    """Starts a device on each of two hosts."""
     _, devices = two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))
     return devices["a1"], devices["b1"]
 
@@ -66,7 +66,7 @@ def under_way(meeting, server, client):
 
 
 def good_again(server, client):
-    """Nothing is left of what was, and new programs work."""
+    """Fails if something is left of what was, or new programs do not work."""
     for device in (server, client):
         device.expect_free()
     # By events: who polls takes the CPU from the daemons, which then may be late.
@@ -146,7 +146,7 @@ def test_the_daemon_ends_in_order(pair):
 @pytest.mark.parametrize("program", ["write_bw", "send_bw", "read_bw"])
 @pytest.mark.parametrize("who", ["server", "client"])
 def test_a_program_is_stopped_for_a_while(pair, program, who):
-    """It ends well, or with an error that it tells; nothing hangs."""
+    """A program that was stopped ends well, or with an error that it tells; nothing hangs."""
     server, client = pair
     with Meeting(server, client, perftest(program, "-D", "4")) as meeting:
         under_way(meeting, server, client)
@@ -166,7 +166,7 @@ def test_a_program_is_stopped_for_a_while(pair, program, who):
 
 
 def stranger(device):
-    """A connection of somebody who is no library."""
+    """Makes a connection of somebody who is no library."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(str(device.socket))
     connection.settimeout(PATIENCE)
@@ -186,7 +186,7 @@ def greet(connection, version=VERSION, descriptors=None):
 
 
 def answer(connection):
-    """What the device says; None where it closed the connection instead. Descriptors are closed."""
+    """Returns the device's answer; None where it closed the connection instead. Descriptors are closed."""
     try:
         data, ancillary, *_ = connection.recvmsg(1 << 16, socket.CMSG_SPACE(8 * 4))
     except ConnectionResetError:
@@ -265,8 +265,8 @@ REQUESTS = [
 
 @on_one_host
 def test_strangers_do_no_harm(pair):
-    """Garbage, requests for what is not there, connections by the hundred: those who were there before notice
-    nothing."""
+    """Garbage, requests for things that are not there and connections by the hundred disturb nobody who was there
+    before."""
     server, client = pair
     with Meeting(server, client, perftest("write_bw", "-D", "8")) as meeting:
         under_way(meeting, server, client)
@@ -290,7 +290,7 @@ def test_strangers_do_no_harm(pair):
 
 
 def crowd(device, count=300):
-    """So many at once that say nothing; some are let in and wait, the rest is turned away."""
+    """Makes so many connections at once that say nothing; some are let in and wait, the rest is turned away."""
     connections = []
     try:
         for _ in range(count):
@@ -302,7 +302,7 @@ def crowd(device, count=300):
 
 
 def test_they_come_when_all_places_are_taken(lab):
-    """Who is turned away hears of it at once, and there are places again once others leave."""
+    """A program that is turned away hears of it at once, and there are places again once others leave."""
     device, other = same_host(lab)
     places = []
     while True:
@@ -399,7 +399,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("what", ["qps", "mrs", "registered_mb"])
 def test_limits(lab, what):
-    """Reached: ENOMEM, for all programs of the device, and no other device."""
+    """All programs of a device get ENOMEM once its limit is reached, and no other device does."""
     limits = {"qps": 1024, "mrs": 4096, "registered_mb": 4096, what: 10}
     config = host_config("a", {"a1": verbs(rdma_limits=limits), "a2": verbs()}, wire=False)
     host = lab.host(config)

@@ -16,7 +16,7 @@ PACKED, EVENT_IDX, CSUM, TSO4, MERGEABLE, MQ = 34, 29, 0, 11, 15, 22
 
 
 def overlay(config, *remotes):
-    """IPv4 by routes over MPLS, IPv6 by the bridge over VXLAN: both at once between the same guests."""
+    """Adds routes over MPLS for IPv4, and the bridge over VXLAN for IPv6: both at once between the same guests."""
     bridge_entries(tunnel_routes(config, "mpls-over-udp", *remotes), *remotes)
     for remote in remotes:
         config = config.without("route", prefix=f"{SEATS[remote].address6}/128")
@@ -25,8 +25,8 @@ def overlay(config, *remotes):
 
 @pytest.fixture(scope="module")
 def guests(shared_lab):
-    """On host a: a VM whose QEMU connects, with a packed ring; one whose QEMU listens, with two queues; a container.
-    On host b: a VM behind MPLS over UDP (IPv4) and VXLAN (IPv6)."""
+    """Starts the guests. On host a: a VM whose QEMU connects, with a packed ring; one whose QEMU listens, with two
+    queues; a container. On host b: a VM behind MPLS over UDP (IPv4) and VXLAN (IPv6)."""
     lab = shared_lab
     lab.plug("a"), lab.plug("b")
     follows = {"link_follows": "up0"}
@@ -96,7 +96,7 @@ def test_guest_sends_by_both_queues(guests):
 
 
 def rebind(vm):
-    """The VM's driver resets its device and starts again. The interface is down then, and has no addresses."""
+    """Has the VM's driver reset its device and start again. The interface is down then, and has no addresses."""
     vm.shell(
         "ip link set eth0 down; d=$(basename $(readlink /sys/class/net/eth0/device)); "
         "echo $d > /sys/bus/virtio/drivers/virtio_net/unbind; echo $d > /sys/bus/virtio/drivers/virtio_net/bind"
@@ -134,7 +134,7 @@ class Private(Vm):
 
 
 def test_memory_that_a_vmm_does_not_share_is_a_fault(lab):
-    """One that it shares is none, also while its guest does not use its interface."""
+    """Memory that a VMM shares is no fault, also while its guest does not use its interface."""
     lab.plug("a")
     host = lab.host(host_config("a", {"a1": vhost("a1"), "a2": vhost("a2")}))
     shared = lab.vm(host, "a2").boot()

@@ -40,7 +40,7 @@ def perftest(run, *more):
 
 
 def configs():
-    """Of both hosts."""
+    """Returns of both hosts."""
     trusted = {**WINDOW, "rdma_trust": "job"}
     config = host_config("a", {name: vhost(name, rdma=name, **trusted) for name in ("a1", "a2")})
     for name, number in MORE.items():
@@ -84,7 +84,7 @@ class World:
         return (host or self.a).viaduct("rdma", "windows")
 
     def is_clean(self):
-        """Whether no program has anything of a device or a window any more."""
+        """Says whether no program has anything of a device or a window any more."""
         left = [user for host in (self.a, self.b) for window in self.windows(host) for user in window["users"]]
         used = [row["clients"] for host in (self.a, self.b) for row in host.viaduct("rdma")]
         return not left and not any(used)
@@ -112,7 +112,7 @@ PAIRS = {
 
 @pytest.fixture(params=PAIRS)
 def pair(request, world):
-    """Both sides; nothing is left of a test on them."""
+    """Returns both sides; nothing may be left of a test on them."""
     server, client, _ = PAIRS[request.param]
     yield world.sides[server], world.sides[client]
     world.expect_clean()
@@ -120,7 +120,7 @@ def pair(request, world):
 
 @pytest.mark.parametrize("run", PINGPONGS)
 def test_pingpong(pair, run):
-    """With every byte checked."""
+    """Every byte arrives."""
     kind, *options = run.split()
     meet(*pair, f"ibv_{kind}_pingpong", "-d", "DEVICE", "-g", "1", "-n", "50", *options, timeout=60)
 
@@ -150,7 +150,7 @@ def test_connections(pair, run):
 
 @pytest.fixture(scope="module")
 def collective():
-    """The program of tests/mpi, where guests find it."""
+    """Builds the program of tests/mpi, where guests find it."""
     program = REPOSITORY / ".cache/collective"
     subprocess.run(["mpicc", "-O2", "-o", program, REPOSITORY / "tests/mpi/collective.c"], check=True)
     return program
@@ -158,7 +158,7 @@ def collective():
 
 @pytest.mark.parametrize("pair", [name for name in PAIRS if "Soft-RoCE" not in name], indirect=True)
 def test_mpi(pair, collective):
-    """A rank by each device. mpirun starts those of the other machine by tests/mpi/remote, in place of ssh."""
+    """There is a rank by each device. mpirun starts those of the other machine by tests/mpi/remote, in place of ssh."""
     environment = {**UCX, "UCX_IB_GID_INDEX": "2", "HOME": "/tmp"}
     remotes = [side.start([REMOTE, "serve"], **environment) for side in pair]
     try:
@@ -226,7 +226,7 @@ def test_a_program_is_killed(world, pair, victim):
 
 @pytest.mark.parametrize("way", ["killed", "replaced"])
 def test_the_daemon_ends(world, way):
-    """Programs learn of it, and others can use the devices afterwards."""
+    """Programs learn of the daemon's end, and others can use the devices afterwards."""
     with Busy(world, "a1", "a2") as meeting:
         if way == "killed":
             world.a.kill()
@@ -247,7 +247,7 @@ def test_the_daemon_ends(world, way):
 
 @pytest.mark.parametrize("way", ["reboot", "kill"])
 def test_a_machine_ends(world, way):
-    """What its programs had is free, and those of others see an error; it can boot again."""
+    """The things of its programs are free, and programs of others see an error; it can boot again."""
     vm = world.vms["a2"]
     with Busy(world, "a1", "a2"), Busy(world, "a2", "own"):
         if way == "reboot":
@@ -297,7 +297,7 @@ for each in threads: each.join()
 
 
 def test_a_hostile_machine(world):
-    """It loses its own data only."""
+    """A hostile machine loses its own data only."""
     meeting = Meeting(world.sides["a1"], world.sides["own"], BUSY)
     mean = world.sides["own"].start(["python3", "-c", HOSTILE])
     while mean.running():
@@ -315,7 +315,7 @@ def test_a_hostile_machine(world):
 
 
 def test_users_in_a_machine_need_only_the_package(world):
-    """Rule, libraries and a group: what `make package` packs, installed into the machine's own files."""
+    """Users need a rule, libraries and a group: what `make package` packs, installed into the machine's own files."""
     vm = world.vms["b1"]
     inside = lambda *words: vm.run(["chroot", "/system", *words])
     inside("env", f"VIADUCT_BIN={binaries()}", REPOSITORY / "dist/install-guest")
@@ -362,7 +362,7 @@ SHARED = "/opt/viaduct"
 
 
 def installation(directory, world):
-    """What nodes need, for all of them: programs, libraries, their configurations."""
+    """Puts together all that nodes need: programs, libraries, their configurations."""
     for kind, names in {"bin": ["viaductd", "viaduct"], "lib": ["libibverbs.so.1", "librdmacm.so.1"]}.items():
         (directory / kind).mkdir()
         for name in names:
@@ -385,7 +385,7 @@ def installation(directory, world):
 
 
 def test_two_nodes_with_one_installation_on_nfs(world, shared_lab):
-    """Read-only, with a run-dir and a state-dir on each node. The third machine serves it."""
+    """Nodes run from a read-only installation, with a run-dir and a state-dir on each. The third machine serves it."""
     directory = shared_lab.directory / "installation"
     directory.mkdir()
     nfs.serve(world.vms["b2"], installation(directory, world))

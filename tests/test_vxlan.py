@@ -36,7 +36,7 @@ def test_between_two_hosts(lab, family):
 
 
 def linux_vxlan(lab, *, family=4):
-    """A plain Linux host c with an address of network blue behind a VXLAN device that floods to host a."""
+    """Starts a plain Linux host c with an address of network blue behind a VXLAN device that floods to host a."""
     underlay = UNDERLAY if family == 4 else UNDERLAY6
     length = 24 if family == 4 else 64
     server = lab.server("c", f"{underlay['c']}/{length}")
@@ -72,7 +72,7 @@ def test_with_plain_linux(lab, family, static):
 
 
 def test_frames_from_a_tunnel_are_not_flooded_into_tunnels(lab):
-    """Split horizon: else two hosts that flood to each other would send a broadcast round for ever."""
+    """The horizon is split: else two hosts that flood to each other would send a broadcast round for ever."""
     hosts, guests = two_hosts(lab, bridge_entries, ("a1", "b1"))
     broadcasts = "icmp.type == 8 && eth.dst == ff:ff:ff:ff:ff:ff"
     with lab.capture("fabric", "a-up0", "udp port 4789") as seen:
@@ -121,7 +121,7 @@ def test_tunnel_packets_of_hosts_that_nobody_named_are_dropped(lab):
     (6, 0, "outer_checksum_missing"),
 ])
 def test_outer_checksums(lab, family, sum, reason):
-    """The same packet passes with a right checksum, and then with a wrong one or none is dropped by name."""
+    """The same packet passes with a right checksum, and with a wrong one or none is dropped by name."""
     connect = lambda config, *remotes: bridge_entries(config, *remotes, family=family)
     hosts, guests = two_hosts(lab, connect, ("a1", "b1"), family=family)
     host, a1 = hosts["a"], guests["a1"]

@@ -80,7 +80,7 @@ class MovingVm(VerbsVm):
 
 @pytest.fixture
 def files(lab):
-    """What the guest gets."""
+    """Builds the files that the guest gets."""
     directory = lab.directory / "files"
     directory.mkdir()
     source = REPOSITORY / "tests/vm/moves.c"
@@ -94,7 +94,7 @@ def files(lab):
 
 
 def stand_still(vm, window):
-    """While the VM stands still, nobody uses its device; programs keep their memory."""
+    """Checks that nobody uses the VM's device while it stands still, and that programs keep their memory."""
     vm.qmp("stop")
     eventually(lambda: not window("a")["users"], "the programs lost their device")
     vm.qmp("cont")

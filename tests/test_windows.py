@@ -26,7 +26,7 @@ signal.pause()
 
 
 def config(name="a", guest="a1", size=64, **keys):
-    """A VM with a window, and a container that has one in common with it."""
+    """Configures a VM with a window, and a container that has one in common with it."""
     guests = {guest: vhost(guest, rdma=guest, window_mb=size, owner="1000:1001", **TRUST, **keys)}
     if name == "a":
         guests["a2"] = verbs(**TRUST)
@@ -34,7 +34,7 @@ def config(name="a", guest="a1", size=64, **keys):
 
 
 def prepare(lab, config, size="2G", more=""):
-    """The host, not started, with memory of this size for windows; `more` options of the mount."""
+    """Makes the host, not started, with memory of this size for windows; `more` options of the mount."""
     host = lab.host(config, start=False)
     directory = host.run_dir / "rdma/vm"
     directory.mkdir(parents=True)
@@ -153,7 +153,8 @@ def test_a_daemon_that_is_stopped_leaves_no_sockets(lab):
 
 
 def test_huge_pages_are_no_programs(lab):
-    """Where docs/rdma.md mounts the file system, what the daemon writes brings huge pages with it."""
+    """Huge pages that the daemon's writes bring with them, where docs/rdma.md mounts the file system, count as
+    nobody's."""
     host = prepare(lab, config(), more=",huge=within_size").start()
     left = lambda: {name: row["left_bytes"] for name, row in windows(host).items()}
     assert left() == {"a1": 0, "trust-job7": 0}
@@ -218,7 +219,7 @@ def test_metrics_tell_how_much_is_used(lab):
 
 
 def vmm(host, monitor="none"):
-    """QEMU with the window and the interface of the VM, which stands still."""
+    """Starts a QEMU with the window and the interface of the VM, which stands still."""
     window, way = host.run_dir / "rdma/vm/a1", host.run_dir / "a1.sock"
     words = ["qemu-system-x86_64", "-M", "q35,accel=tcg", "-m", "128M,slots=2,maxmem=4G", "-nodefaults",
              "-display", "none", "-object", "memory-backend-memfd,id=ram,size=128M,share=on",
@@ -255,7 +256,7 @@ class Programs:
         return self.sides[guest].start(words, **(self.as_vm if guest == "a1" else {}))
 
     def start(self, guest, port):
-        """A program, and how much it has."""
+        """Starts a program; returns it, and how much it has."""
         before = self.bytes()
         program = self.run(guest, ["ibv_rc_pingpong", "-g", "1", "-s", "100000", "-p", port])
         listens = lambda: self.sides[guest].listens(port) or not program.running()

@@ -10,7 +10,8 @@ MTU = 1500
 
 
 def config_of(name, connect, **wire):
-    """Host `name` with one container, its wire changed by the keys given, and the way to the other host's guest."""
+    """Configures host `name` with one container, its wire changed by the keys given, and the way to the other host's
+    guest."""
     local, remote = ("a1", "b1") if name == "a" else ("b1", "a1")
     config = host_config(name, {local: tap(local)}, mtu=MTU)
     config.entry("wire", "up0").update(wire)
@@ -49,7 +50,7 @@ def test_af_xdp(lab, connect):
 
 @pytest.mark.parametrize("connect", CONNECTIONS.values(), ids=CONNECTIONS)
 def test_vhost_socket(lab, connect):
-    """Two hosts whose wires are vhost-user sockets, and testpmd as the cable between them."""
+    """Two hosts whose wires are vhost-user sockets exchange packets, with testpmd as the cable between them."""
     hosts = {}
     for name in ("a", "b"):
         hosts[name] = lab.host(config_of(name, connect, driver="vhost", device="wire.sock"))
@@ -74,7 +75,7 @@ def test_vhost_socket(lab, connect):
 
 
 def test_tap(lab):
-    """The wire is a TAP device, its other end a plain Linux machine's."""
+    """The wire may be a TAP device, its other end a plain Linux machine's."""
     config = host_config("a", {"a1": tap("a1")}, mtu=MTU)
     config.entry("wire", "up0").update(driver="tap", device="up0")
     host = lab.host(config)

@@ -69,18 +69,18 @@ class Chroot:
                         "-o", "APT::Sandbox::User=root", f"/tmp/{package.name}").stdout
 
     def files(self):
-        """All files of the system that may be a package's."""
+        """Returns all files of the system that may be a package's."""
         listed = run(["find", self.root, "-xdev", "-type", "f,l,d"]).stdout
         paths = {line.removeprefix(str(self.root)) for line in listed.splitlines()}
         return {path for path in paths if not NOT_OURS.search(path)}
 
     def unit(self, key):
-        """The values of a key of the unit, the last one split into words."""
+        """Returns the values of a key of the unit, the last one split into words."""
         text = (self.root / UNIT.lstrip("/")).read_text()
         return re.findall(rf"^{key}=(.*)$", text, flags=re.M)[-1].split()
 
     def start(self, log):
-        """The daemon as the unit starts it; returns it when it is ready."""
+        """Starts the daemon as the unit starts it; returns it when it is ready."""
         self.run(*self.unit("ExecStart"), "--check")
         for directory in (self.root / "run/viaduct", self.root / "var/lib/viaduct"):
             directory.mkdir(exist_ok=True)
@@ -97,13 +97,13 @@ class Chroot:
 
 
 def distributions():
-    """Those whose chroots scripts/setup could make here."""
+    """Returns those whose chroots scripts/setup could make here."""
     return sorted(path.name for path in CHROOTS.iterdir() if (path / "etc/os-release").exists()
                   and "-" not in path.name)
 
 
 def next_version(package, directory):
-    """The same package, a version later, whose host.toml is another."""
+    """Makes the same package, a version later, whose host.toml is another."""
     unpacked = directory / "unpacked"
     run(["dpkg-deb", "--raw-extract", package, unpacked])
     control = unpacked / "DEBIAN/control"
@@ -194,7 +194,7 @@ def test_programs_in_a_guest_find_our_libraries(lab, guest_package, distribution
 
 
 def test_open_vswitch_by_the_commands_of_its_page(lab, package, ovs_package):
-    """docs/ovs.md, where Open vSwitch is installed and systemd does not run."""
+    """The commands of docs/ovs.md work where Open vSwitch is installed and systemd does not run."""
     chroot = Chroot(lab, "bookworm-ovs")
     chroot.install(package)
     clean = chroot.files()
@@ -222,7 +222,7 @@ def test_the_archive_for_guests_has_what_their_package_has(guest_package):
 
 
 def test_the_scripts_stop_and_start_the_daemon_by_systemd(package, lab):
-    """Where systemd runs. What they say to it is debhelper's; that they speak of our unit is ours."""
+    """Where systemd runs, the scripts speak of our unit; how they speak is debhelper's."""
     run(["dpkg-deb", "--control", package, lab.directory / "control"])
     scripts = {name: (lab.directory / "control" / name).read_text() for name in ("postinst", "prerm")}
     assert "viaductd.service" in scripts["prerm"] and "stop" in scripts["prerm"]

@@ -68,7 +68,8 @@ def machine(lab, package):  # noqa: F811
 
 @pytest.fixture
 def pings(lab, machine):
-    """A container that pings its gateway a hundred times a second; called, it says how many pings have no answer."""
+    """Has a container ping its gateway a hundred times a second; the result, called, says how many pings have no
+    answer."""
     machine.run("viaduct", "guest", "add", "c1", "--network", "blue", "--kind", "tap", "--device", "c1")
     for command in ("netns add c1", "link set c1 netns c1", "-n c1 addr add 10.1.1.77/24 dev c1",
                     "-n c1 link set c1 up"):

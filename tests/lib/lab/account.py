@@ -55,7 +55,7 @@ class Account:
 
 
 def _descriptors(proc):
-    """Open files by their kind. For sockets and pipes, the number is left out."""
+    """Counts open files by their kind. For sockets and pipes, the number is left out."""
     kinds = Counter()
     for entry in os.scandir(proc / "fd"):
         try:
@@ -78,13 +78,13 @@ def _threads(proc):
 
 
 def _memory(proc):
-    """Resident bytes of its own memory, without memory that guests share with it."""
+    """Reads how many bytes of its own memory are resident, without memory that guests share with it."""
     status = (proc / "status").read_text()
     return 1024 * int(re.search(r"^RssAnon:\s+(\d+)", status, re.M)[1])
 
 
 def daemon_pid(host):
-    """The process of the daemon: the started one is `ip netns exec`, which becomes it."""
+    """Returns the process of the daemon: the started one is `ip netns exec`, which becomes it."""
     return host.viaduct("status")["pid"]
 
 
@@ -130,8 +130,8 @@ class Pulse:
 
 @contextmanager
 def unharmed(host, source, target, packets=200):
-    """What happens inside the block affects nobody: a stream between two guests loses nothing, the daemon answers
-    `status` and changes, and afterwards it has no more than before."""
+    """Fails if something inside the block affects others: a stream between two guests must lose nothing, the daemon
+    must answer `status` and changes, and afterwards it must have no more than before."""
     pid = daemon_pid(host)
     address = target.addresses[0]
     source.expect_ping(address, 1)

@@ -14,7 +14,7 @@ BATCH = 40
 
 
 def frame(chance):
-    """Some frame, of scapy's."""
+    """Makes some frame, by scapy."""
     pick = chance.choice
     destination = pick(["02:00:00:00:0f:99", "01:00:5e:00:00:fb", "33:33:00:00:00:01", "ff:ff:ff:ff:ff:ff"])
     source = f"02:00:00:00:0f:{pick([0x01, 0xA0, 0xA7, 0xAF, 0xB0]):02x}"

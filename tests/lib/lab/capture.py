@@ -41,7 +41,7 @@ class Capture:
 
 
 def tshark(file, *words):
-    """The output of `tshark WORDS` for a file, which may still be growing."""
+    """Returns the output of `tshark WORDS` for a file, which may still be growing."""
     # Its Thrift dissector mistakes random TCP payloads for Thrift.
     done = run(["tshark", "-n", "--disable-protocol", "thrift", "-r", file, *words], check=False, timeout=120)
     if done.returncode != 0 and "cut short" not in done.stderr:
@@ -50,20 +50,20 @@ def tshark(file, *words):
 
 
 def fields(file, display_filter, *names):
-    """The named fields of the packets that match, one list for each packet; every occurrence of a field, joined by
-    commas."""
+    """Returns the named fields of the packets that match, one list for each packet; every occurrence of a field, joined
+    by commas."""
     words = [word for name in names for word in ("-e", name)]
     output = tshark(file, "-Y", display_filter, "-T", "fields", *words)
     return [line.split("\t") for line in output.splitlines()]
 
 
 def expert(file):
-    """What tshark complains about: malformed packets, and expert notes of severity warning or error except on TCP,
+    """Returns the complaints of tshark: malformed packets, and expert notes of severity warning or error except on TCP,
     where a retransmission or a reset is nobody's mistake."""
     severe = "_ws.malformed || (_ws.expert.severity >= 6291456 && !tcp)"
     return fields(file, severe, "frame.number", "_ws.col.Protocol", "_ws.expert.message")
 
 
 def packets(file, display_filter=""):
-    """The packets as tshark's JSON."""
+    """Returns the packets as tshark's JSON."""
     return [packet["_source"]["layers"] for packet in json.loads(tshark(file, "-Y", display_filter, "-T", "json"))]

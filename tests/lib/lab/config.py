@@ -5,7 +5,7 @@ import tomllib
 
 
 def toml(value):
-    """A value as TOML, tables inline."""
+    """Writes a value as TOML, tables inline."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -29,7 +29,7 @@ class Config:
 
     @classmethod
     def read(cls, file):
-        """The tables of a file."""
+        """Reads the tables of a file."""
         tables = tomllib.loads(file.read_text())
         config = cls(**tables.pop("host"))
         for table, entries in tables.items():
@@ -53,7 +53,7 @@ class Config:
         return other
 
     def without(self, table, **keys):
-        """A copy without those entries of `table` that have all the given keys."""
+        """Returns a copy without those entries of `table` that have all the given keys."""
         other = self.copy()
         other.tables = [
             (name, entry)
@@ -63,7 +63,7 @@ class Config:
         return other
 
     def entry(self, table, name):
-        """The keys of the entry with that name, to change in place."""
+        """Returns the keys of the entry with that name, to change in place."""
         return next(entry for kind, entry in self.tables if kind == table and entry["name"] == name)
 
     def text(self):

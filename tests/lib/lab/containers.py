@@ -11,7 +11,7 @@ EXAMPLES = REPOSITORY / "examples/containers"
 
 
 def tool(name):
-    """A program that `scripts/setup test` builds."""
+    """Returns the path of a program that `scripts/setup test` builds."""
     if not (TOOLS / name).exists():
         raise Failed(f"{TOOLS / name} is missing: run scripts/setup test")
     return TOOLS / name
@@ -51,7 +51,7 @@ class Runtime:
         return directory
 
     def words(self, command):
-        """The command as it has to be called from outside."""
+        """Returns the command as it has to be called from outside."""
         mounts = [f"mkdir -p {there} && mount --bind {here} {there}" for here, there in self.mounts.items()]
         script = " && ".join([*mounts, 'exec "$@"'])
         namespace = f"/run/netns/{self.host.namespace.name}"
@@ -81,7 +81,8 @@ class Runtime:
         return self.run([*command, self.netns(container)], check=check)
 
     def netns(self, container):
-        """The path of the container's network namespace, which is made when it is first asked for, or that path."""
+        """Returns the path of the container's network namespace, which is made when it is first asked for, or that
+        path."""
         if container.startswith("/"):
             return container
         return f"/run/netns/{self.lab.namespace(container).name}"
@@ -91,12 +92,13 @@ class Runtime:
         (self.directory / "net.d" / name).write_text(text if isinstance(text, str) else json.dumps(text))
 
     def guests(self):
-        """Names of the daemon's guests."""
+        """Returns the names of the daemon's guests."""
         return {guest["name"] for guest in self.host.viaduct("guest")}
 
     def leftovers(self):
-        """What is there of attachments: guests, records, reservations of addresses, devices. A host-local that dies
-        before it writes whose a reservation is leaves an empty one, which nobody can tell from those of others."""
+        """Returns everything that is left of attachments: guests, records, reservations of addresses, devices. A
+        host-local that dies before it writes whose a reservation is leaves an empty one, which nobody can tell from
+        those of others."""
         files = [path for path in (self.directory / "records").rglob("*") if path.is_file()]
         files += [path for path in (self.directory / "cni").rglob("*") if path.is_file() and path.stat().st_size]
         kept = ("lock", "last_reserved_ip.")
@@ -109,12 +111,12 @@ class Runtime:
 
 
 def example(name):
-    """The text of an example."""
+    """Returns the text of an example."""
     return (EXAMPLES / name).read_text()
 
 
 def rootfs(directory: Path):
-    """A root file system with nothing but busybox."""
+    """Makes a root file system with nothing but busybox."""
     (directory / "bin").mkdir(parents=True)
     run(["cp", "/usr/bin/busybox", directory / "bin"])
     return directory

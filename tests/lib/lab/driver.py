@@ -28,7 +28,7 @@ FULL = (1 << 64) - 2
 
 
 def spoil(descriptor):
-    """What the other holder of an eventfd can do to it: clear O_NONBLOCK, and fill the counter."""
+    """Does to an eventfd what its other holder can do: clears O_NONBLOCK, and fills the counter."""
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_NONBLOCK)
     try:
         os.read(descriptor, 8)
@@ -91,7 +91,7 @@ class Ring:
         return struct.unpack_from("<H", self.driver.memory, self.used + 2)[0]
 
     def used_bytes(self):
-        """The used ring in memory, without the index."""
+        """Returns the used ring in memory, without the index."""
         return bytes(self.driver.memory[self.used + 4 : self.used + 4 + 8 * self.size])
 
     def notify(self):
@@ -209,7 +209,7 @@ class Driver:
         eventually(lambda: self.transmit.used_index == goal, f"{count} descriptors")
 
     def notified(self, ring):
-        """Whether the ring's call event arrives."""
+        """Says whether the ring's call event arrives."""
         return bool(select.select([ring.call], [], [], PATIENCE)[0])
 
     def __enter__(self):

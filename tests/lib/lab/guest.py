@@ -30,7 +30,7 @@ class Guest:
         return len(answered.intersection(range(1, count + 1))), done.stdout
 
     def reaches(self, address, attempts=20, **options):
-        """Whether an echo to the address comes back; the first ones may wait for neighbours."""
+        """Says whether an echo to the address comes back; the first ones may wait for neighbours."""
         return any(self.ping(address, 1, timeout=1, **options)[0] for _ in range(attempts))
 
     def expect_ping(self, address, count=3, **options):
@@ -75,7 +75,7 @@ class Container(Guest):
 
     @property
     def verbs_device(self):
-        """The guest's verbs device, as programs name it (VIADUCT_RDMA)."""
+        """Returns the guest's verbs device, as programs name it (VIADUCT_RDMA)."""
         return self.host.run_dir / "rdma" / self.host.config.entry("guest", self.name)["rdma"]
 
     def run(self, command, **options):
@@ -112,7 +112,7 @@ class Beside(Server):
 
 
 def address_words(device, addresses, network):
-    """The `ip` commands that give a guest its addresses and the network's gateways as default routes."""
+    """Returns the `ip` commands that give a guest its addresses and the network's gateways as default routes."""
     gateways = network.get("gateways", [])
     for address in addresses:
         six = ":" in address

@@ -12,13 +12,13 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def binaries():
-    """The directory of what was built for the tests; VIADUCT_BIN names another one."""
+    """Returns the directory of what was built for the tests; VIADUCT_BIN names another one."""
     default = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "checked"
     return Path(os.environ.get("VIADUCT_BIN", default))
 
 
 def binary(name):
-    """A built program."""
+    """Returns the path of a built program."""
     path = binaries() / name
     if not path.exists():
         raise Failed(f"{path} is missing: run make test-binaries")
@@ -124,7 +124,7 @@ class Host:
             raise Failed(f"host {self.name}: {failed}") from None
 
     def viaduct(self, *words, **options):
-        """The parsed output of `viaduct --json WORDS`."""
+        """Returns the parsed output of `viaduct --json WORDS`."""
         output = self.call("--json", *words, **options).stdout
         try:
             return json.loads(output)
@@ -136,14 +136,14 @@ class Host:
         return self.call("apply", self.write(config))
 
     def background(self, *words, label="viaduct"):
-        """A `viaduct` command that keeps running (capture, top)."""
+        """Starts a `viaduct` command that keeps running (capture, top)."""
         command = [binary("viaduct"), "--run-dir", self.run_dir, *words]
         return Background(self.namespace.words(command), self.directory / f"{label}.log")
 
     def drops(self):
-        """Packets dropped so far, by reason; only reasons that occurred."""
+        """Counts packets dropped so far, by reason; only reasons that occurred."""
         return {row["reason"]: row["packets"] for row in self.viaduct("dropstats")["reasons"] if row["packets"]}
 
     def socket(self, guest):
-        """The vhost-user socket of a guest, where viaductd or the VMM listens."""
+        """Returns the vhost-user socket of a guest, where viaductd or the VMM listens."""
         return self.run_dir / self.config.entry("guest", guest).get("socket", f"{guest}.sock")

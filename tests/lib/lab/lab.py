@@ -43,7 +43,7 @@ class Lab:
         self.cleanup.close()
 
     def namespace(self, name, kind=Namespace):
-        """The namespace of that name, created on first use."""
+        """Returns the namespace of that name, created on first use."""
         if name not in self.namespaces:
             self.namespaces[name] = kind(self.prefix + name, self.directory)
             self.cleanup.callback(self.namespaces[name].delete)
@@ -70,7 +70,7 @@ class Lab:
             self.namespace(name).run(["ethtool", "-K", device, "tx", "off"])
 
     def host(self, config, start=True):
-        """A viaductd with this configuration, in the namespace named like the host."""
+        """Starts a viaductd with this configuration, in the namespace named like the host."""
         namespace = self.namespace(config.name)
         namespace.sysctl("net.ipv6.conf.all.disable_ipv6", 1)  # the kernel has nothing to say on Viaduct's wires
         host = Host(namespace, self.directory / config.name, config)
@@ -80,25 +80,25 @@ class Lab:
         return host.start() if start else host
 
     def ovs(self, config, core=CORE):
-        """A host with Open vSwitch in place of a viaductd."""
+        """Starts a host with Open vSwitch in place of a viaductd."""
         ovs = Ovs(self.namespace(config.name), self.directory / config.name, config, core)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
 
     def controller(self, host):
-        """An Open vSwitch that programs this host."""
+        """Starts an Open vSwitch that programs this host."""
         ovs = OvsController(host)
         self.cleanup.callback(ovs.stop)
         return ovs.start()
 
     def ovn(self):
-        """An OVN without hosts yet."""
+        """Starts an OVN without hosts yet."""
         ovn = Ovn(self.directory / "ovn")
         self.cleanup.callback(ovn.stop)
         return ovn.start()
 
     def ovs_peer(self, name, *where):
-        """A plain machine on the underlay with the end of a tunnel; see `OvsPeer.start`."""
+        """Starts a plain machine on the underlay with the end of a tunnel; see `OvsPeer.start`."""
         peer = OvsPeer(self.plug(name, mtu=1600), self.directory / f"{name}-ovs")
         self.cleanup.callback(peer.stop)
         return peer.start(*where)
@@ -110,14 +110,14 @@ class Lab:
         return Container(self.namespace(guest), host, guest).attach()
 
     def server(self, name, *addresses, device="up0"):
-        """A plain Linux machine on the underlay."""
+        """Makes a plain Linux machine on the underlay."""
         server = Server(self.plug(name, device))
         for address in addresses:
             server.namespace.ip("addr add", address, "dev", device, "nodad" if ":" in address else "")
         return server
 
     def vm(self, host, guest, kind=Vm, **options):
-        """A virtual machine that boots while the caller continues."""
+        """Starts a virtual machine, which boots while the caller continues."""
         vm = kind(self.directory / f"vm-{guest}", host, guest, **options).start()
         self.cleanup.callback(vm.stop)
         return vm
@@ -135,7 +135,8 @@ class Lab:
         return moved, told
 
     def destination(self, vm, host, paused=True):
-        """A QEMU on another host that waits for a virtual machine's state, and where it does, for QEMU's `migrate`."""
+        """Starts a QEMU on another host that waits for a virtual machine's state. Returns it, and the place where it
+        waits, for QEMU's `migrate`."""
         moved = type(vm)(Path(tempfile.mkdtemp(dir=self.directory)), host, vm.name, **vm.kept)
         way = moved.directory / "way"
         moved.start(incoming=f"unix:{way}", paused=paused)
@@ -144,7 +145,7 @@ class Lab:
         return moved, f"unix:{way}"
 
     def verbs(self, host, guest):
-        """The verbs device of a guest, for programs in a namespace of their own, `tools`."""
+        """Returns the verbs device of a guest, for programs in a namespace of their own, `tools`."""
         return Verbs(self.namespace("tools"), host, guest, self.directory)
 
     def testpmd(self, host, guest, **options):

@@ -53,7 +53,7 @@ class Machine(Namespace):
         return ["nsenter", f"--target={pid}", "--mount", "--uts", "--net", *command]
 
     def path(self, path):
-        """A file of its own, seen from here."""
+        """Returns the path by which a file of its own is seen from here."""
         return Path(f"/proc/{self.holder.process.pid}/root{path}")
 
     def delete(self):
@@ -112,12 +112,12 @@ auth_tcp = "none"
         return Path(path)
 
     def log(self):
-        """What the hook has logged."""
+        """Returns the lines that the hook has logged."""
         log = self.machine.path("/srv/log")
         return log.read_text() if log.exists() else ""
 
     def peer(self):
-        """The command that is this host's `viaduct` to others: in place of ssh."""
+        """Returns the command that is this host's `viaduct` to others: in place of ssh."""
         return shlex.join(map(str, self.machine.words([binary("viaduct")])))
 
     def hook(self, domain, operation, xml):
@@ -178,7 +178,7 @@ class Domain(Vm):
         "-machine", "memory-backend=odd", "-m", f"{MEMORY * 1024 + 8}K")) + "</qemu:commandline>"
 
     def at(self, libvirt):
-        """It is there from now on, or comes there next."""
+        """Takes note that the domain is there from now on, or comes there next."""
         self.libvirt = libvirt
         self.directory = libvirt.machine.path(f"/srv/{self.name}")
         self.directory.mkdir(exist_ok=True)
@@ -204,14 +204,15 @@ class Domain(Vm):
 
 
 def metadata(seat, **attributes):
-    """That of the page, for another seat."""
+    """Returns the metadata of the page, for another seat."""
     text = METADATA.replace("02:00:00:00:00:01", seat.mac).replace("10.1.1.1'", f"{seat.address}'")
     more = "".join(f" {key}='{value}'" for key, value in attributes.items())
     return text.replace("network='blue'", f"network='blue'{more}")
 
 
 def window(block, name, megabytes):
-    """The page's device of a window, with what a small domain needs for it: memory, NUMA cells, devices."""
+    """Returns the page's device of a window, with the rest that a small domain needs for it: memory, NUMA cells,
+    devices."""
     maximum, numa = re.fullmatch(r"(<maxMemory.*</maxMemory>)\n<cpu.*?>\n(.*)</cpu>\n", HOTPLUG, flags=re.S).groups()
     numa = numa.replace("cpus='0-3' memory='4' unit='GiB'", f"cpus='0' memory='{MEMORY}' unit='MiB'")
     devices = block.replace("/vm/vm1", f"/vm/{name}").replace(">1024<", f">{megabytes}<")

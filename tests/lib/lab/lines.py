@@ -30,7 +30,8 @@ class Lines:
         self.more(1000)
 
     def received(self):
-        """How many good lines arrived. The file may be written anew meanwhile: what is read first counts."""
+        """Counts the good lines that arrived. The file may be written anew meanwhile: the part that is read first
+        counts."""
         return int(self.vm.shell("head -n 1 /tmp/received").stdout or 0)
 
     def more(self, lines=1000):

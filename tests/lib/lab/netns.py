@@ -25,7 +25,7 @@ class Namespace:
             self.sysctl(f"net.ipv6.conf.{where}.router_solicitations", 0)
 
     def words(self, command):
-        """The command line to run the command from outside."""
+        """Returns the command line to run the command from outside."""
         return ["ip", "netns", "exec", self.name, *command]
 
     def run(self, command, **options):
@@ -58,12 +58,12 @@ class Namespace:
             os.close(there)
 
     def socket(self, *arguments):
-        """A socket of this namespace for use from this process."""
+        """Opens a socket of this namespace for use from this process."""
         with self.entered():
             return socket.socket(*arguments)
 
     def counter(self, device, name):
-        """One of the kernel's interface counters, such as rx_packets."""
+        """Reads one of the kernel's interface counters, such as rx_packets."""
         return int(self.run(["cat", f"/sys/class/net/{device}/statistics/{name}"]).stdout)
 
     def delete(self):

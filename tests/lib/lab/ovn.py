@@ -68,7 +68,7 @@ class Ovn:
         eventually(lambda: "br-int" in ovs.vsctl("list-br").stdout, "OVN's bridge", 30)
 
     def bind(self, ovs, port, logical=None):
-        """A port of the host's is a logical port, of the same name by default. Waits until OVN has bound it."""
+        """Makes a port of the host's a logical port, of the same name by default. Waits until OVN has bound it."""
         ovs.add_port(port, "br-int")
         ovs.vsctl("set", "Interface", port, f"external_ids:iface-id={logical or port}")
         up = lambda: self.nbctl("lsp-get-up", logical or port).strip() == "up"

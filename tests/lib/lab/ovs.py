@@ -83,12 +83,12 @@ class Ovs:
 
     @property
     def other_core(self):
-        """A CPU on which it does not poll, where there is one: where threads that poll and threads that nap share a
-        CPU, Linux 6.18 may run little else there for minutes ("workqueue lockup")."""
+        """Returns a CPU on which it does not poll, where there is one: where threads that poll and threads that nap
+        share a CPU, Linux 6.18 may run little else there for minutes ("workqueue lockup")."""
         return (self.core + 1) % os.cpu_count()
 
     def settings(self):
-        """Keys of `other_config`."""
+        """Returns keys of `other_config`."""
         core = hex(1 << self.core)
         return {**SETTINGS, "pmd-cpu-mask": core, "dpdk-lcore-mask": core}
 
@@ -114,7 +114,7 @@ class Ovs:
         return run(["ovs-appctl", "-t", self.directory / "vs.ctl", *words], check=check).stdout
 
     def socket(self, guest):
-        """Where the VMM listens, and the switch connects to."""
+        """Returns the path where the VMM listens, and the switch connects to."""
         return self.directory / f"{guest}.sock"
 
     def stop(self):
@@ -148,7 +148,8 @@ class OvsPeer(Ovs):
         return {"n-handler-threads": "1", "n-revalidator-threads": "1"}
 
     def start(self, underlay, address, mac, *tunnel):
-        """`underlay` and `address`: of its two ends, with lengths of prefixes. `tunnel`: settings of the port."""
+        """Starts it. `underlay` and `address`: the addresses of its two ends, with lengths of prefixes. `tunnel`:
+        settings of the port."""
         self.start_database()
         self.start_switch()
         for bridge in ("br-phy", "br0"):
@@ -166,7 +167,7 @@ class OvsPeer(Ovs):
 
 @functools.cache
 def plug_in(built):
-    """A copy of the driver where DPDK loads it: in a directory that only root may write, as those above it."""
+    """Copies the driver to where DPDK loads it: into a directory that only root may write, as those above it."""
     directory = Path(tempfile.mkdtemp(prefix="viaduct-ovs-", dir="/run"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(shutil.copy(built, directory))
@@ -208,7 +209,7 @@ class OvsController(Ovs):
             (self.directory / name).unlink(missing_ok=True)
 
     def restart(self):
-        """After `kill`."""
+        """Starts it again after `kill`."""
         self.start_switch(*self.LOG)
         self.vsctl("show")
 
@@ -226,12 +227,12 @@ class OvsController(Ovs):
             raise Failed(f"Open vSwitch: {wrong}\n{self.switch.describe(40)}")
 
     def ofctl(self, command, *words):
-        """ovs-ofctl COMMAND br0 WORDS."""
+        """Runs ovs-ofctl COMMAND br0 WORDS."""
         management = f"unix:{self.directory}/br0.mgmt"
         return run(["ovs-ofctl", "-O", "OpenFlow13", "--timeout=20", command, management, *words]).stdout
 
     def flows(self, *patterns):
-        """The datapath's flows whose line has all of these patterns, with what OVS says of each."""
+        """Returns the datapath's flows whose line has all of these patterns, with what OVS says of each."""
         lines = self.appctl("dpctl/dump-flows", "-m").splitlines()
         return [line for line in lines if "ufid" in line and all(re.search(pattern, line) for pattern in patterns)]
 
@@ -239,7 +240,7 @@ class OvsController(Ovs):
         return self.flows("offloaded:yes", "dp:dpdk", *patterns)
 
     def received(self):
-        """Packets that OVS itself has received from all ports."""
+        """Returns packets that OVS itself has received from all ports."""
         return sum(int(n) for n in re.findall(r"packets received: (\d+)", self.appctl("dpif-netdev/pmd-stats-show")))
 
 

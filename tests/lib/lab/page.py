@@ -9,7 +9,7 @@ from .shell import Failed, eventually
 
 
 def blocks(text, language):
-    """The fenced blocks of that language."""
+    """Returns the fenced blocks of that language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
 
 
@@ -21,7 +21,8 @@ class Step:
         self.output = []
 
     def missing(self, printed):
-        """The first expected line that is not among the printed ones, in order; `...` matches anything, spaces any."""
+        """Returns the first expected line that is not among the printed ones, in order; `...` matches anything, spaces
+        any."""
         lines = iter(" ".join(line.split()) for line in printed.splitlines())
         for expected in self.output:
             pattern = ".*".join(re.escape(part) for part in " ".join(expected.split()).split("..."))

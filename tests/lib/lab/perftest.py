@@ -9,7 +9,7 @@ PORT = 18515
 
 
 def libraries():
-    """The directory of the drop-in libraries."""
+    """Returns the directory of the drop-in libraries."""
     path = binaries() / "verbs"
     if not (path / "libibverbs.so.1").exists():
         raise Failed(f"{path}/libibverbs.so.1 is missing: run make test-binaries")
@@ -17,9 +17,10 @@ def libraries():
 
 
 def with_device(container, command, *, prefix=()):
-    """The command, with the environment in which it finds the container's verbs device.
+    """Returns the command, with the environment in which it finds the container's verbs device.
 
-    `prefix` precedes the program."""
+    `prefix` precedes the program.
+    """
     variables = [f"LD_LIBRARY_PATH={libraries()}", f"VIADUCT_RDMA={container.verbs_device}"]
     return ["env", *variables, *prefix, *command]
 
@@ -70,7 +71,7 @@ def perftest(program, client, server, address, *options, prefixes=((), ()), mean
 
 
 def rows(program, output):
-    """The rows of a table that perftest printed."""
+    """Returns the rows of a table that perftest printed."""
     table = [line.split() for line in output.splitlines() if line.split() and line.split()[0].isdigit()]
     if not table:
         raise Failed(f"{program} printed no table:\n{output[-1000:]}")

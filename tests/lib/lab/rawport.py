@@ -38,15 +38,15 @@ class RawPort:
             self.socket.send(bytes(frame))
 
     def collect(self, wanted, seconds):
-        """The frames that arrive within that time and for which `wanted(bytes)` is true."""
+        """Returns the frames that arrive within that time and for which `wanted(bytes)` is true."""
         return list(self._frames(wanted, seconds))
 
     def take(self, count, seconds=PATIENCE):
-        """The next so many frames, or as many as arrive within that time."""
+        """Returns the next so many frames, or as many as arrive within that time."""
         return list(itertools.islice(self._frames(lambda _: True, seconds), count))
 
     def expect(self, wanted, what, seconds=PATIENCE):
-        """The first such frame; fails if none comes."""
+        """Returns the first such frame; fails if none comes."""
         for frame in self._frames(wanted, seconds):
             return frame
         raise Failed(f"no {what} on {self.device} within {seconds:g} s")
@@ -63,7 +63,7 @@ class RawPort:
                 yield frame
 
     def _receive(self):
-        """The next frame, with the outermost tag that the kernel removed."""
+        """Returns the next frame, with the outermost tag that the kernel removed."""
         frame, control, *_ = self.socket.recvmsg(65536, socket.CMSG_SPACE(AUXDATA.size))
         for level, kind, data in control:
             if (level, kind) == (SOL_PACKET, PACKET_AUXDATA):

@@ -53,7 +53,7 @@ class Background:
             )
 
     def text(self):
-        """What it has written so far."""
+        """Returns what it has written so far."""
         return self.log.read_text(errors="replace")
 
     def running(self):
@@ -75,7 +75,7 @@ class Background:
         return self.process.returncode
 
     def describe(self, lines=30):
-        """The command and the end of its output, for messages."""
+        """Returns the command and the end of its output, for messages."""
         tail = "\n".join(self.text().splitlines()[-lines:])
         return f"{shlex.join(self.command)}\n{tail}"
 

@@ -38,7 +38,7 @@ class SlowMemory:
         self.address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.file, 0)
 
     def lose(self):
-        """From now on no page arrives, and the existing ones are gone."""
+        """Takes the existing pages away; from now on no page arrives."""
         self.is_lost[0] = 1
         _libc.madvise(self.address, self.length, mmap.MADV_DONTNEED)
         os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -66,6 +66,6 @@ class SlowMemory:
                 answer(unique)
 
     def _attributes(self, node):
-        """`struct fuse_attr`."""
+        """Returns a `struct fuse_attr`."""
         mode, size = (0o100600, self.length) if node == FILE else (0o040755, 0)
         return struct.pack("<6Q10I", node, size, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, PAGE, 0)

@@ -6,8 +6,8 @@ from .vm import RDMA_IMAGES
 
 
 def guests(lab):
-    """A VM, a1, with rxe0, and the verbs device of a container, a2, in whose namespace the programs' TCP finds the
-    VM."""
+    """Starts a VM, a1, with rxe0, and the verbs device of a container, a2, in whose namespace the programs' TCP finds
+    the VM."""
     host = lab.host(host_config("a", {"a1": vhost("a1"), "a2": {**tap("a2"), "rdma": "a2"}}, wire=False))
     vm = lab.vm(host, "a1", images=RDMA_IMAGES, memory="256M")
     container = lab.container(host, "a2")

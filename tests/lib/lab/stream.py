@@ -72,7 +72,7 @@ class Stream:
         eventually(lambda: len(self.arrived) >= goal, f"{packets} more packets of the stream", timeout)
 
     def result(self):
-        """The account, counted from the first packet that arrived (those before it waited for neighbours)."""
+        """Returns the account, counted from the first packet that arrived (those before it waited for neighbours)."""
         if not self.ending.is_set():
             raise Failed("the stream still runs")
         seen, last, outcome = set(), -1, Result()

@@ -39,7 +39,7 @@ def guest_config(count=2, **host):
 
 
 def switched(lab, count=2, addresses=True, config=None):
-    """Host, Open vSwitch with the ports in its bridge, and containers."""
+    """Starts a host, an Open vSwitch with the ports in its bridge, and containers."""
     host = lab.host(config or guest_config(count))
     own = lambda n: (f"{address(n)}/24", f"fd09::{n}/64") if addresses else ()
     guests = [lab.ovs_container(host, f"o{n}", mac(n), *own(n)) for n in range(1, count + 1)]
@@ -66,7 +66,7 @@ def send_past(ovs, guest, port, count=20, to=address(2)):
 
 
 def offloaded(ovs, *patterns):
-    """The line of a flow that is offloaded."""
+    """Waits for a flow that is offloaded, and returns its line."""
     try:
         return eventually(lambda: ovs.offloaded(*patterns), f"an offloaded flow with {patterns}")[0]
     except Failed as failed:

@@ -58,7 +58,7 @@ class Testpmd:
         return self
 
     def received(self):
-        """Packets received so far, as of its last statistics."""
+        """Returns packets received so far, as of its last statistics."""
         counts = re.findall(r"RX-packets: (\d+)", self.process.text())
         return int(counts[-1]) if counts else 0
 

@@ -63,22 +63,22 @@ SEATS = {
 
 
 def tap(seat):
-    """The keys that make a guest a container."""
+    """Returns the keys that make a guest a container."""
     return {"kind": "tap", "device": f"tap{seat}"}
 
 
 def vhost(seat, **keys):
-    """The keys that make a guest a virtual machine."""
+    """Returns the keys that make a guest a virtual machine."""
     return {"kind": "vhost", "socket": f"{seat}.sock", **keys}
 
 
 def verbs(**keys):
-    """The keys that make a guest a verbs device and nothing else."""
+    """Returns the keys that make a guest a verbs device and nothing else."""
     return {"kind": "rdma", **keys}
 
 
 def host_config(name, guests, *, wire=True, mtu=9000, family=4, **host):
-    """A host with its wire, its guests, and those of both networks that they need.
+    """Configures a host with its wire, its guests, and those of both networks that they need.
 
     `guests`: seat name -> keys of the guest (see `tap`, `vhost`).
     """
@@ -109,7 +109,7 @@ def tunnel_routes(config, kind, *remotes, family=4):
 
 
 def bridge_entries(config, *remotes, family=4):
-    """Static MACs of remote guests, and flooding to their hosts, over VXLAN, which carries Ethernet."""
+    """Adds static MACs of remote guests, and flooding to their hosts, over VXLAN, which carries Ethernet."""
     underlay = UNDERLAY if family == 4 else UNDERLAY6
     places = {}
     for seat in (SEATS[name] for name in remotes):
@@ -122,7 +122,7 @@ def bridge_entries(config, *remotes, family=4):
 
 
 def bridged_routes(config, *remotes):
-    """Remote guests over VXLAN, for bridged and routed packets."""
+    """Adds remote guests over VXLAN, for bridged and routed packets."""
     bridge_entries(config, *remotes)
     for seat in (SEATS[name] for name in remotes):
         hop = {"tunnel": "vxlan", "remote": UNDERLAY[seat.host], "vni": NETWORKS[seat.network]["vni"], "mac": seat.mac}
@@ -131,15 +131,15 @@ def bridged_routes(config, *remotes):
 
 
 def one_host(lab, *guests, **host):
-    """Host a with containers as guests; returns (host, containers)."""
+    """Starts host a with containers as guests; returns (host, containers)."""
     config = host_config("a", {guest: tap(guest) for guest in guests}, wire=False, **host)
     started = lab.host(config)
     return started, [lab.container(started, guest) for guest in guests]
 
 
 def two_verbs_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000, **keys):
-    """Hosts a and b like those of `two_hosts`, whose guests are verbs devices. Returns (hosts by name, devices by
-    guest name)."""
+    """Starts hosts a and b like those of `two_hosts`, whose guests are verbs devices. Returns (hosts by name, devices
+    by guest name)."""
     hosts, devices = {}, {}
     for name in ("a", "b"):
         lab.plug(name, mtu=mtu)
@@ -152,7 +152,7 @@ def two_verbs_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000, **
 
 
 def two_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000):
-    """Hosts a and b with containers, each host's config extended by `connect(config, *remote guests)`.
+    """Starts hosts a and b with containers, each host's config extended by `connect(config, *remote guests)`.
 
     Returns (hosts by name, containers by guest name).
     """

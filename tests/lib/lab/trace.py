@@ -26,7 +26,7 @@ class Tracer:
         self.ports = {int(number): name for number, name in ports}
 
     def call(self, method, *params):
-        """A command of ovs-appctl (ovs-vswitchd's JSON-RPC, RFC 7047, 4.1)."""
+        """Has a command of ovs-appctl executed (ovs-vswitchd's JSON-RPC, RFC 7047, 4.1)."""
         self.number += 1
         self.socket.sendall(json.dumps({"method": method, "params": params, "id": self.number}).encode())
         answer = ""
@@ -43,12 +43,12 @@ class Tracer:
             return reply["result"]
 
     def actions(self, port, frame):
-        """The datapath's actions for a frame that comes in by this port of the bridge, a list."""
+        """Returns the datapath's actions for a frame that comes in by this port of the bridge, a list."""
         text = self.call("ofproto/trace", self.bridge, f"in_port={port}", bytes(frame).hex())
         return split(re.findall(r"^Datapath actions: (.*)", text, re.M)[-1])
 
     def frames(self, port, frame):
-        """What leaves: pairs of port and bytes. None if OVS's own programs are to see the packet."""
+        """Returns the frames that leave: pairs of port and bytes. None if OVS's own programs are to see the packet."""
         found, packet = [], frame.copy()
         for action in self.actions(port, frame):
             if action.isdigit():
@@ -79,7 +79,7 @@ class Tracer:
 
 
 def split(text):
-    """A list's members, which commas separate where no bracket is open."""
+    """Splits a list into its members, which commas separate where no bracket is open."""
     members, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -130,20 +130,20 @@ def change(packet, field, value):
 
 
 def popped(packet):
-    """Without the outermost tag."""
+    """Returns the frame without the outermost tag."""
     tag = packet.payload
     header = Ether(src=packet.src, dst=packet.dst, type=tag.type)
     return header / tag.payload
 
 
 def pushed(packet, vlan, priority=0, service=False):
-    """With one more tag."""
+    """Returns the frame with one more tag."""
     tag = (Dot1AD if service else Dot1Q)(vlan=vlan, prio=priority, type=packet.type)
     return Ether(src=packet.src, dst=packet.dst, type=0x88A8 if service else 0x8100) / tag / packet.payload
 
 
 def explained(explanation, frame):
-    """What leaves according to `viaduct explain`: pairs of interface and bytes."""
+    """Returns the frames that leave according to `viaduct explain`: pairs of interface and bytes."""
     found = []
     for line in explanation["decision"]:
         if not (match := re.fullmatch(r"forward to ([^,]+)(?:, (.*))?", line)):

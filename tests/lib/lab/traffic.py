@@ -70,7 +70,8 @@ SILENCE = 1
 
 
 def connect(guest, address, port, timeout=PATIENCE):
-    """A TCP connection from a guest, or None if it isn't made in time. Raises ConnectionRefusedError if refused."""
+    """Returns a TCP connection from a guest, or None if it isn't made in time. Raises ConnectionRefusedError if
+    refused."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     connection = guest.namespace.socket(family, socket.SOCK_STREAM)
     connection.settimeout(timeout)
@@ -86,7 +87,7 @@ def connect(guest, address, port, timeout=PATIENCE):
 
 
 def answers(connection, text=b"hello"):
-    """Whether data sent on a connection comes back."""
+    """Says whether data sent on a connection comes back."""
     try:
         connection.sendall(text)
         return connection.recv(65536) == text
@@ -95,7 +96,7 @@ def answers(connection, text=b"hello"):
 
 
 def datagram(guest, address, port, text=b"hello", timeout=PATIENCE):
-    """Whether a UDP datagram is answered."""
+    """Says whether a UDP datagram is answered."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with guest.namespace.socket(family, socket.SOCK_DGRAM) as sender:
         sender.settimeout(timeout)
@@ -107,7 +108,7 @@ def datagram(guest, address, port, text=b"hello", timeout=PATIENCE):
 
 
 def tcp_rate(client, server, address, *, seconds=2, options=()):
-    """The rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
+    """Returns the rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
     listen = ["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "30"]
     amount = options if "-n" in options else ("-t", seconds, *options)
     connect = ["iperf3", "-c", address, "-J", "--connect-timeout", "20000", *amount]
@@ -127,5 +128,5 @@ def tcp_rate(client, server, address, *, seconds=2, options=()):
 
 
 def round_trip(output):
-    """The average round-trip time in milliseconds of a ping's output."""
+    """Returns the average round-trip time in milliseconds of a ping's output."""
     return float(re.search(r"= [\d.]+/([\d.]+)/", output)[1])

@@ -48,15 +48,15 @@ class Verbs:
         return self.start([sys.executable, "-u", "-c", prelude + script, *words], "python")
 
     def listens(self, port):
-        """Whether a program listens at that TCP port."""
+        """Says whether a program listens at that TCP port."""
         return listens(self.namespace, port)
 
     def answers(self):
-        """Whether a program listens by the connection manager."""
+        """Says whether a program listens by the connection manager."""
         return any(row["state"] == "listen" for row in self.host.viaduct("rdma", "cm", "--device", self.device))
 
     def shown(self):
-        """What `viaduct rdma show` says of it."""
+        """Returns what `viaduct rdma show` says of it."""
         return self.host.viaduct("rdma", "show", self.device)
 
     def counter(self, name):
@@ -66,7 +66,7 @@ class Verbs:
         return self.host.viaduct("rdma", "qp", "--device", self.device)
 
     def is_free(self):
-        """Whether no program has anything of it any more."""
+        """Says whether no program has anything of it any more."""
         shown = self.shown()
         return not any(shown[key] for key in ("clients", "qps", "mrs", "cqs", "registered_bytes"))
 
@@ -99,7 +99,7 @@ class Meeting:
             program.stop(signal.SIGKILL)
 
     def statuses(self, timeout=60.0):
-        """The exit statuses of both, once they have ended."""
+        """Returns the exit statuses of both, once they have ended."""
         for program in self.both:
             try:
                 eventually(lambda: not program.running(), "the program's end", timeout)
@@ -123,7 +123,7 @@ def meet(server, client, *words, timeout=60.0):
 
 
 def listens(namespace, port):
-    """Whether somebody listens at that TCP port."""
+    """Says whether somebody listens at that TCP port."""
     with namespace.entered():
         tables = Path("/proc/thread-self/net/tcp").read_text() + Path("/proc/thread-self/net/tcp6").read_text()
     rows = [row.split() for row in tables.splitlines()]

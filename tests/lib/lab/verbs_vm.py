@@ -26,7 +26,7 @@ _programs = itertools.count(1)
 
 
 def inside(words, environment):
-    """The line of shell that runs a program among this machine's files."""
+    """Returns the line of shell that runs a program among this machine's files."""
     settings = [f"{name}={value}" for name, value in environment.items()]
     return shlex.join(["chroot", "/system", "/usr/bin/env", "-C", "/tmp", *settings, *map(str, words)])
 
@@ -45,7 +45,7 @@ class Program:
         self.boot = vm.this_boot
 
     def running(self):
-        """Whether it runs; if not, `status` has its exit status, 128 and more for signals, as if by one where the
+        """Says whether it runs; if not, `status` has its exit status, 128 and more for signals, as if by one where the
         machine ended."""
         if self.boot != self.vm.this_boot:
             self.status = 128 + signal.SIGKILL
@@ -83,7 +83,8 @@ class Inside:
     """The verbs device of a guest, for programs inside; as `Verbs`."""
 
     def __init__(self, vm, environment=None, prefix=()):
-        """`prefix`: what precedes the words of each program. Without an environment they find our libraries."""
+        """Takes `prefix` as the words that precede those of each program. Without an environment they find our
+        libraries."""
         self.vm = vm
         self.address = vm.entry["addresses"][0]
         self.device_name = "viaduct0" if vm.device else "rxe0"
@@ -102,12 +103,12 @@ class Inside:
         return self.vm.shell(line, timeout=timeout).stdout
 
     def listens(self, port):
-        """Whether a program listens at that TCP port."""
+        """Says whether a program listens at that TCP port."""
         entry = f"grep -q ':{port:04X} .* 0A' /proc/net/tcp /proc/net/tcp6"
         return self.vm.shell(entry, check=False).returncode == 0
 
     def answers(self):
-        """Whether a program listens by the connection manager."""
+        """Says whether a program listens by the connection manager."""
         if not self.vm.device:
             return "LISTEN" in self.vm.run(["rdma", "resource", "show", "cm_id"]).stdout
         listed = self.vm.host.viaduct("rdma", "cm", "--device", self.vm.device)
@@ -121,7 +122,8 @@ class VerbsVm(Vm):
     slots = ",slots=4,maxmem=16G"
 
     def __init__(self, directory, host, guest, *, memory="384M", images=RDMA_IMAGES, plugs=None, **options):
-        """`plugs`: as what device its windows are plugged in once it runs. Without it, it starts with them."""
+        """Takes `plugs` as the kind of device by which its windows are plugged in once it runs. Without it, it starts
+        with them."""
         super().__init__(directory, host, guest, memory=memory, images=images, **options)
         self.kept |= {"memory": memory, "images": images, "plugs": plugs}
         self.plugs = plugs
@@ -131,11 +133,11 @@ class VerbsVm(Vm):
 
     @property
     def device(self):
-        """The name of the verbs device, or None."""
+        """Returns the name of the verbs device, or None."""
         return self.entry.get("rdma") if self.entry.get("window_mb") else None
 
     def windows(self):
-        """The files of the windows, by their names in QEMU."""
+        """Returns the files of the windows, by their names in QEMU."""
         if not self.device:
             return {}
         directory = self.host.run_dir / "rdma/vm"
@@ -152,7 +154,7 @@ class VerbsVm(Vm):
         return super().start(incoming, paused)
 
     def _start_vsock(self):
-        """What the kernel does where it has vhost_vsock: the guest's connections come out as those to a socket."""
+        """Does what the kernel does where it has vhost_vsock: the guest's connections come out as those to a socket."""
         if not VSOCK.exists():
             raise Failed(f"{VSOCK} is missing: run scripts/setup test")
         self.way = self.directory / "vsock"
@@ -203,7 +205,7 @@ class VerbsVm(Vm):
             self.qmp("device_add", driver=self.plugs, id=f"window-{name}", memdev=name, **place)
 
     def reboot(self):
-        """As by its reset button; `boot` waits for it."""
+        """Reboots it as by its reset button; `boot` waits for it."""
         self.qmp("set-action", reboot="reset")
         self.qmp("system_reset")
         self.boots += 1

@@ -35,7 +35,7 @@ def build_images(images=IMAGES):
 
 
 def qemu_words(name, accelerator, memory="192M", images=IMAGES, qemu=QEMU):
-    """The part of the QEMU command line that every guest has. `memory` is as QEMU has it."""
+    """Returns the part of the QEMU command line that every guest has. `memory` is as QEMU has it."""
     # no_timer_check: a busy host is late with the timer's first tick, and the kernel would give up for that.
     # maxcpus: QEMU's translator executes atomic instructions and barriers of a machine that never has a second CPU as
     # plain ones. Other machines and Viaduct, which share its memory, would see them torn.
@@ -51,8 +51,8 @@ def qemu_words(name, accelerator, memory="192M", images=IMAGES, qemu=QEMU):
 
 @functools.cache
 def accelerator():
-    """"kvm" if a guest really starts with it, else QEMU's translator. /dev/kvm alone promises little: in a nested
-    machine it may be there and not work. The answer is kept until the machine boots again."""
+    """Returns "kvm" if a guest really starts with it, else QEMU's translator. /dev/kvm alone promises little: in a
+    nested machine it may be there and not work. The answer is kept until the machine boots again."""
     software = "tcg,thread=multi"
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return software
@@ -74,12 +74,12 @@ def accelerator():
 
 @functools.cache
 def version(qemu):
-    """The first number of its version."""
+    """Returns the first number of its version."""
     return int(re.search(r"version (\d+)", run([qemu, "--version"]).stdout)[1])
 
 
 def available():
-    """Why there can be no virtual machines here, or None."""
+    """Returns why there can be no virtual machines here, or None."""
     return None if shutil.which(QEMU) else f"{QEMU} is missing"
 
 
@@ -146,7 +146,7 @@ class Vm(Guest):
         return self
 
     def more_words(self):
-        """What else QEMU's command line has."""
+        """Returns what else QEMU's command line has."""
         return []
 
     def boot(self, timeout=150.0, boots=1):
@@ -258,14 +258,14 @@ class Vm(Guest):
         return memory
 
     def content(self):
-        """The bytes of the guest's memory."""
+        """Returns the bytes of the guest's memory."""
         # QEMU names the file after the type of the object that has it.
         links = Path(f"/proc/{self.qemu.process.pid}/fd").iterdir()
         file = next(link for link in links if os.readlink(link).startswith("/memfd:memory-backend-memfd"))
         return file.read_bytes()
 
     def features(self):
-        """The virtio feature bits that device and driver agreed on."""
+        """Returns the virtio feature bits that device and driver agreed on."""
         bits = self.shell("cat /sys/bus/virtio/devices/virtio*/features").stdout.split()
         network = max(bits, key=lambda row: row.count("1"))
         return {number for number, bit in enumerate(network) if bit == "1"}
