@@ -1,8 +1,15 @@
-"""Fixtures of the end-to-end tests."""
+"""Fixtures of the end-to-end tests, and how they are distributed where several run at a time."""
+
+import os
+from collections import Counter
 
 import pytest
 
 from lab import Lab
+
+
+# Marks of tests that take long.
+BEGIN_FIRST = ("at_most", "takes_long")
 
 
 @pytest.fixture
@@ -20,15 +27,49 @@ def shared_lab():
         yield lab
 
 
+def pytest_configure(config):
+    """Has durations written down where VIADUCT_DURATIONS names a file, by the process that hears of all tests."""
+    file = os.environ.get("VIADUCT_DURATIONS")
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(file))
+
+
+class Durations:
+    """Appends a line to a file for each test that has ended: how many seconds it took with its fixtures, and its
+    name."""
+
+    def __init__(self, file):
+        self.file = file
+        self.seconds = Counter()
+
+    def pytest_runtest_logreport(self, report):
+        """Adds up the three phases of a test, of which the last one ends it."""
+        self.seconds[report.nodeid] += report.duration
+        if report.when == "teardown":
+            with open(self.file, "a", encoding="utf-8") as lines:
+                lines.write(f"{self.seconds.pop(report.nodeid):.2f}\t{without_group(report.nodeid)}\n")
+
+
+def without_group(name):
+    """Cuts off what a worker adds to the name of a test: @ and the group."""
+    at = name.rfind("@")
+    return name[:at] if at > name.rfind("]") else name
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Returns where tests run on several workers (--dist loadgroup), each file is one worker's; tests marked `apart` go
-    one by one to those that are free at the end."""
-    is_apart = lambda item: item.get_closest_marker("apart") is not None
+    """Gives tests that share a lab to one worker (--dist loadgroup), by files unless their marks say otherwise, and
+    those marked `at_most` to so many workers. All others go to whoever is free; what takes long begins first."""
+    counts = Counter()
     for item in items:
-        if not is_apart(item):
+        limit = item.get_closest_marker("at_most")
+        if limit:
+            most, kind = limit.args
+            counts[kind] += 1
+            item.add_marker(pytest.mark.xdist_group(f"{kind} {counts[kind] % most}"))
+        elif "shared_lab" in item.fixturenames and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=is_apart)
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in BEGIN_FIRST))
 
 
 @pytest.hookimpl(hookwrapper=True)

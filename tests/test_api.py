@@ -33,7 +33,7 @@ def stubs(tmp_path_factory):
     """Generates the client's modules by the command of the page."""
     out = tmp_path_factory.mktemp("stubs")
     command = next(line for line in PAGE.splitlines() if line.startswith("protoc "))
-    subprocess.run(command.replace("_out=.", f"_out={out}"), shell=True, check=True, cwd=REPOSITORY, timeout=60)
+    subprocess.run(command.replace("_out=.", f"_out={out}"), shell=True, check=True, cwd=REPOSITORY, timeout=PATIENCE)
     return out
 
 
@@ -197,7 +197,7 @@ def test_a_client_that_never_reads_its_streams_costs_nobody_anything(host, stubs
         assert client.stdout.readline() == "asked\n"
         pid = host.viaduct("status")["pid"]
         memory = resident(pid)
-        host.a1.run(["ping", "-q", "-f", "-c", "20000", "-s", "1400", SEATS["a2"].address], timeout=150)
+        host.a1.run(["ping", "-q", "-f", "-c", "20000", "-s", "1400", SEATS["a2"].address], timeout=600)
         # Each stream had 110 MB and more, and holds a few thousand packets at most.
         assert resident(pid) < memory + (200 << 20)
         assert host.viaduct("status")

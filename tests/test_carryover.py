@@ -17,7 +17,7 @@ with socket.create_server(("", {PORT})) as server:
 """
 _ASK = """
 import itertools, socket, time
-with socket.create_connection(("{address}", {port}), timeout=120) as there:
+with socket.create_connection(("{address}", {port}), timeout=600) as there:
     stream = there.makefile("rw")
     for number in itertools.count():
         print(number, file=stream, flush=True)
@@ -42,7 +42,7 @@ class Session:
         """Waits until more answers have come."""
         count = lambda: len(self.client.text().splitlines())
         before = count()
-        eventually(lambda: not self.client.running() or count() >= before + answers, "answers come", timeout=30)
+        eventually(lambda: not self.client.running() or count() >= before + answers, "answers come")
         if not self.client.running():
             raise Failed(self.client.describe())
 

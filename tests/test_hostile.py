@@ -119,7 +119,6 @@ def test_enormous_file_is_refused_or_applied_in_time(host, lab):
     host.a1.expect_ping(A2.address)
 
 
-@pytest.mark.alone
 def test_flood_of_new_flows_stays_within_the_quota(host):
     """One guest opens flows as fast as it can: another one's connections go on."""
     with Stream(host.a2.namespace, host.a1.namespace, A1.address) as stream:

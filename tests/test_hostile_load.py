@@ -19,6 +19,8 @@ A1, A2, B1, B2 = (SEATS[name] for name in ("a1", "a2", "b1", "b2"))
 # Copies of floods that are made for a guest in a second (crates/engine/src/engine.rs).
 COPIES = 20_000
 MEMBERS = 60
+# Floods of the guests' kernels meanwhile.
+BESIDE = 100
 # What a driver sends at once.
 RING = 4096
 
@@ -57,19 +59,16 @@ def copies(host):
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_flood_to_many_stays_within_its_budget(crowd, kind):
-    """A guest sends floods as fast as it can: in each second so many copies of them are made as it may have."""
+    """Of floods beyond those that a guest may have copies of in a second, no copy is made, and they are dropped. How
+    many make a second's budget is tested in crates/engine/src/storms.rs."""
     with unharmed(crowd, crowd.a1, crowd.a2), Driver(crowd.socket("b1"), size=RING) as driver:
-        before, began = copies(crowd), time.monotonic()
-        sent = 0
-        while sent < 4 * RING:
+        before, sent = copies(crowd), 0
+        while crowd.drops().get("flood_limited", 0) < RING / 4:
             driver.send_often(RING, FLOODS[kind])
             sent += RING
-        # Budgets of so many seconds at most: the first and the last count whole.
-        seconds = int(time.monotonic() - began) + 2
-        made, limited = copies(crowd) - before, crowd.drops().get("flood_limited", 0)
-        assert COPIES / 2 < made <= (COPIES + MEMBERS) * seconds, f"{made} copies in less than {seconds} s"
-        assert made < sent * MEMBERS / 2, "too few floods to tell"
-        assert limited >= sent - made / MEMBERS - seconds, f"{limited} of {sent} floods"
+        made, limited = copies(crowd) - before, crowd.drops()["flood_limited"]
+        told = f"{made} copies, {limited} of {sent} floods dropped"
+        assert COPIES / 2 < made <= (sent - limited + BESIDE) * MEMBERS, told
 
 
 # The rate of a guest, and the same in bytes.

@@ -88,7 +88,7 @@ def taken_away(host, owner, writer, memory):
     held = [owner.process.pid, "b1", writer.process.pid, memory]
     holders = lambda: [[row[key] for key in ("pid", "holder", "holder_pid", "memory", "trusted")]
                        for row in host.viaduct("rdma", "holders")]
-    eventually(lambda: holders() == [[*held, True]], "memory that is shared", 30)
+    eventually(lambda: holders() == [[*held, True]], "memory that is shared")
     assert listed(host, "distrusted") == {"b1": 0, "b2": 0}
     without_trust(host, "b2")
     writer.wait_for("wrote ")
@@ -136,7 +136,7 @@ def test_memory_that_never_comes(host, what):
         peer = host.b2.python(WRITER if what == "is written to" else OWNER, host.meeting, "peer", what)
         slow = host.b1.python(SLOW, host.meeting, what, "peer")
         try:
-            eventually(lambda: listed(host, "stuck")["b1"] == 1, "a program that stands still", 30)
+            eventually(lambda: listed(host, "stuck")["b1"] == 1, "a program that stands still")
             meet(host.b1, host.b2, "ibv_rc_pingpong", "-g", "1", "-n", "100", "-c", "-e")
             meet(host.b2, host.b2, "ibv_rc_pingpong", "-g", "1", "-n", "100", "-c", "-e")
             for limit in (100, 200):

@@ -205,6 +205,7 @@ def pool_of_huge_pages(count):
         pool.write_text(before)
 
 
+@pytest.mark.xdist_group("huge pages")
 def test_a_file_of_huge_pages_with_holes(host):
     """Huge pages that can go away are refused: sealed against shrinking, the file may still be punched, and with the
     pool empty a touch of the hole is a SIGBUS."""

@@ -1,5 +1,5 @@
-"""VMMs that keep memory for requests in flight (vhost-user, INFLIGHT_SHMFD): the daemon is killed, and its own files for
-packed rings are removed."""
+"""VMMs that keep memory for requests in flight (vhost-user, INFLIGHT_SHMFD): the daemon is killed, and its own files
+for packed rings are removed."""
 
 import os
 import random
@@ -33,7 +33,8 @@ FRAME = bytes(
 
 
 class Keeper(Driver):
-    """Sends numbered frames by a packed ring. It connects to each new daemon with the memory that the first one gave."""
+    """Sends numbered frames by a packed ring. It connects to each new daemon with the memory that the first one
+    gave."""
 
     def __init__(self, path):
         self.kept = None

@@ -9,6 +9,8 @@ from lab.perftest import with_device
 from lab.shell import Failed
 from lab.topology import SEATS, host_config, tap
 
+pytestmark = pytest.mark.nightly
+
 # Connected endpoints, datagrams, and both as reliable datagrams.
 ENDPOINTS = {
     "msg": "-p verbs -e msg",
@@ -46,14 +48,14 @@ def test_messages_go_and_come(guests, endpoint):
     label = endpoint.replace(" ", "-")
     programs = [server.background(with_device(server, words), label)]
     try:
-        eventually(lambda: f":{PORT} " in server.run(["ss", "-ltn"]).stdout, "fi_pingpong listening", 30)
+        eventually(lambda: f":{PORT} " in server.run(["ss", "-ltn"]).stdout, "fi_pingpong listening")
         programs.append(client.background(with_device(client, [*words, str(SEATS["a2"].address)]), label))
         for program in programs:
-            eventually(lambda: " =10 " in program.text() or not program.running(), "ten messages", 60)
+            eventually(lambda: " =10 " in program.text() or not program.running(), "ten messages")
             assert " =10 " in program.text()
         if endpoint != MAY_END_BADLY:
             for program in programs:
-                eventually(lambda: not program.running(), "the program's end", 30)
+                eventually(lambda: not program.running(), "the program's end")
                 assert program.process.returncode == 0
     except (Failed, AssertionError) as why:
         raise Failed("\n".join([str(why), *(program.describe() for program in programs)])) from None

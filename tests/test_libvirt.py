@@ -5,14 +5,13 @@ import subprocess
 
 import pytest
 
-from lab import eventually
+from lab import PATIENCE, eventually
 from lab.host import REPOSITORY
 from lab.libvirt import (CLIENT, HUGE_PAGES, MEMFD, MEMORY, METADATA, NVDIMM, PMEM, SERVER, USER, Domain, Libvirt,
                          metadata, window)
+from lab.marks import machines
 from lab.shell import run
 from lab.topology import SEATS, host_config, tap, vhost
-
-pytestmark = pytest.mark.timeout(400)
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 
@@ -36,7 +35,8 @@ def huge_pages():
 
 
 # Huge pages are the machine's.
-@pytest.mark.alone
+@pytest.mark.takes_long
+@pytest.mark.xdist_group("huge pages")
 def test_domains_come_and_go_with_their_guests(libvirt, lab, huge_pages):
     """Domains of both modes, with memfd and huge pages, and with several queues, outlive a restart of the daemon."""
     host, container = libvirt.host, lab.namespace("b1")
@@ -46,13 +46,13 @@ def test_domains_come_and_go_with_their_guests(libvirt, lab, huge_pages):
     shown = host.viaduct("guest", "show", "a2")
     assert shown["label"] == 777 and shown["queues"] == 2, shown
     for domain in (client, server):
-        domain.boot(150)
+        domain.boot()
         domain.expect_ping(SEATS["b1"].address)
     client.expect_ping(A2.address)
 
     host.stop()
     host.start()
-    eventually(lambda: client.reaches(A2.address, 1), "the VMs' way after a restart of the daemon", 30)
+    eventually(lambda: client.reaches(A2.address, 1), "the VMs' way after a restart of the daemon")
 
     libvirt.virsh("destroy", "a1")
     eventually(lambda: libvirt.guest_names() == {"a2", "b1"}, "the guest's end")
@@ -63,6 +63,7 @@ def test_domains_come_and_go_with_their_guests(libvirt, lab, huge_pages):
     assert container.run(["ip", "link"], check=False).returncode == 0
 
 
+@machines
 def test_a_domain_has_the_window_of_its_guest(lab):
     guest = vhost("a1", rdma="a1", window_mb=64, owner=f"{USER}:kvm")
     libvirt = Libvirt(lab, host_config("a", {"a1": guest}, wire=False))
@@ -73,8 +74,8 @@ def test_a_domain_has_the_window_of_its_guest(lab):
     libvirt.virsh("undefine", "a1")
     domain = Domain(libvirt, A1, CLIENT, **window(NVDIMM, "a1", 64)).define().start()
     attached = lambda: [row["attached"] for row in libvirt.host.viaduct("rdma", "windows")]
-    eventually(lambda: attached() == [["a1"]], "the window is the VM's", 60)
-    domain.boot(150)
+    eventually(lambda: attached() == [["a1"]], "the window is the VM's")
+    domain.boot()
 
 
 @pytest.mark.parametrize("wrong, said", [
@@ -112,12 +113,13 @@ def test_a_daemon_that_does_not_answer_holds_nobody_up(lab):
     slow.chmod(0o755)
     xml = f"<domain><name>a1</name>{METADATA}<devices>{CLIENT}</devices></domain>"
     hook = (REPOSITORY / "dist/libvirt/qemu").read_text().replace("TIMEOUT = 10 ", "TIMEOUT = 0.2 ")
-    done = subprocess.run(["python3", "-c", hook, "a1", "prepare", "begin", "-"], input=xml, text=True, timeout=60,
-                          capture_output=True, env={**os.environ, "PATH": f"{lab.directory}:{os.environ['PATH']}"})
+    environment = {**os.environ, "PATH": f"{lab.directory}:{os.environ['PATH']}"}
+    done = subprocess.run(["python3", "-c", hook, "a1", "prepare", "begin", "-"], input=xml, text=True,
+                          timeout=PATIENCE, capture_output=True, env=environment)
     assert done.returncode == 1 and "does not answer within 0.2 s" in done.stderr, done.stderr
     # A domain that is not ours is left alone.
-    foreign = subprocess.run([REPOSITORY / "dist/libvirt/qemu", "x", "prepare", "begin", "-"], text=True, timeout=60,
-                             input="<domain><name>x</name></domain>", capture_output=True)
+    foreign = subprocess.run([REPOSITORY / "dist/libvirt/qemu", "x", "prepare", "begin", "-"], text=True,
+                             timeout=PATIENCE, input="<domain><name>x</name></domain>", capture_output=True)
     assert foreign.returncode == 0 and not foreign.stderr
 
 

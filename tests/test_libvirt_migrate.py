@@ -13,9 +13,10 @@ import pytest
 from lab import Lines, binary, eventually
 from lab.host import REPOSITORY
 from lab.libvirt import CLIENT, MEMFD, USER, Domain, Libvirt, Machine, metadata
+from lab.marks import machines
 from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap, verbs
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = machines
 
 VM, PEER = SEATS["a1"], SEATS["a2"]
 PEERS = "/etc/viaduct/peers"
@@ -112,6 +113,7 @@ def test_a_domain_migrates_there_and_back(lab, libvirts):
     eventually(lambda: b.host.drops().get("tcp_midstream"), "host b does not know the connection")
 
 
+@pytest.mark.nightly
 def test_a_saved_domain_goes_on(lab, libvirts):
     peer, a = peer_of(lab), libvirts["a"]
     disk = lab.directory / "disk.qcow2"

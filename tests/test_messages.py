@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from lab import Background, Config, binary, eventually
+from lab import PATIENCE, Background, Config, binary, eventually
 from lab.topology import SEATS, host_config, one_host, tap
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
@@ -69,7 +69,8 @@ def test_the_journal_gets_priorities(lab):
         with open(lab.directory / f"log-{is_journal}", "w+b") as log:
             status = os.fstat(log.fileno())
             stream = f"{status.st_dev}:{status.st_ino}" if is_journal else "1:1"
-            subprocess.run(words, stderr=log, env={**os.environ, "JOURNAL_STREAM": stream}, check=True, timeout=30)
+            environment = {**os.environ, "JOURNAL_STREAM": stream}
+            subprocess.run(words, stderr=log, env=environment, check=True, timeout=PATIENCE)
             log.seek(0)
             assert log.read().startswith(b"<4>") == is_journal
 
@@ -100,7 +101,7 @@ def test_a_socket_that_may_not_be_opened_is_not_an_absent_daemon(lab):
     for directory in (lab.directory, host.directory):
         directory.chmod(0o755)
     words = words_as_nobody(binary("viaduct"), "--run-dir", host.run_dir, "status")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1 and "you may not open" in done.stderr and "no daemon" not in done.stderr, done
 
 

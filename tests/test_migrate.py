@@ -10,8 +10,11 @@ import signal
 import pytest
 
 from lab import Lines, binary, eventually
+from lab.marks import at_night, machines
 from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap, vhost
 from lab.vm import NEWEST_QEMU, QEMU
+
+pytestmark = machines
 
 VM, B1, PEER = SEATS["a1"], SEATS["b1"], SEATS["a2"]
 # See test_save.py.
@@ -52,13 +55,14 @@ def is_here(host):
     return next(vif for vif in host.viaduct("vif") if vif["name"] == "a1")["up"]
 
 
-newest = pytest.mark.skipif(not NEWEST_QEMU.exists(), reason="scripts/qemu-backports has no newer QEMU")
+# scripts/qemu-backports brings it here.
+newest_qemu = lambda *values: at_night(*values, NEWEST_QEMU, id="newest-qemu")
 
 
-@pytest.mark.parametrize(
-    "options,queues,qemu",
-    [("", 1, QEMU), ("packed=on", 4, QEMU), pytest.param("packed=on", 2, NEWEST_QEMU, marks=newest, id="newest-qemu")],
-)
+VARIANTS = [("packed=on", 4, QEMU), at_night("", 1, QEMU), newest_qemu("packed=on", 2)]
+
+
+@pytest.mark.parametrize("options,queues,qemu", VARIANTS)
 def test_a_vm_migrates_there_and_back_under_load(lab, options, queues, qemu):
     hosts = start(lab, bridged, queues)
     vm = lab.vm(hosts["a"], "a1", options=options, memory=MEMORY, qemu=qemu)

@@ -10,6 +10,7 @@ import socket
 import pytest
 
 from lab import Lines, Stream, echoes, eventually
+from lab.marks import at_night
 from lab.ovs import COMMON
 from lab.topology import SEATS, host_config, vhost
 
@@ -29,7 +30,7 @@ def on_the_segment(name, **guest):
     return config
 
 
-@pytest.mark.parametrize("options", ["", "packed=on"])
+@pytest.mark.parametrize("options", ["packed=on", at_night("")])
 def test_a_guest_that_took_nothing_goes_on(lab, options):
     """Open vSwitch fills buffers of a guest that does not look while it moves, and so does not write there."""
     for name in ("a", "b"):
@@ -68,7 +69,7 @@ def taken(ovs):
     return int(re.search(r"port \d+: a1 .*?TX packets:(\d+)", ports, re.S)[1])
 
 
-@pytest.mark.parametrize("first,options", [("b", ""), ("a", "packed=on")])
+@pytest.mark.parametrize("first,options", [("b", ""), at_night("a", "packed=on")])
 def test_a_vm_moves_between_open_vswitch_and_viaduct(lab, first, options):
     for name in ("a", "b"):
         lab.plug(name, mtu=1500)

@@ -1,5 +1,6 @@
 """Open MPI over UCX, unmodified, on verbs devices: ranks of two guests, on one host and on two."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.host import REPOSITORY, binary
+from lab.marks import at_night
 from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 
 # UCX before 1.20 aborts when it retransmits a request for a connection whose answer is under way (openucx/ucx#8743),
@@ -34,11 +36,11 @@ DEVICE_FILE = Path("/dev/infiniband/uverbs0")
 @pytest.fixture(scope="module", autouse=True)
 def device_file():
     DEVICE_FILE.parent.mkdir(exist_ok=True)
-    if not DEVICE_FILE.exists():
+    with contextlib.suppress(FileExistsError):
         os.mknod(DEVICE_FILE, 0o600 | 0o020000, os.makedev(1, 3))
 
 
-def mpirun(devices, ranks, *words, trees=None, timeout=120):
+def mpirun(devices, ranks, *words, trees=None, timeout=600):
     """Runs a program with so many ranks, which use the devices by turns, and find the devices' trees; returns what it
     printed."""
     sockets = " ".join(str(device.socket) for device in devices)
@@ -67,7 +69,10 @@ def collective(tmp_path_factory):
     return program
 
 
-@pytest.fixture(scope="module", params=["copy", "shared", "files"])
+ONE_HOST = ["copy", at_night("shared"), at_night("files")]
+
+
+@pytest.fixture(scope="module", params=ONE_HOST)
 def one_host(request, shared_lab):
     """Starts two devices of one host: the daemon copies; memory is shared; and regions are in files."""
     trust = {} if request.param == "copy" else {"rdma_trust": "job"}
@@ -82,6 +87,7 @@ def test_collectives_of_four_ranks(one_host, collective):
     assert "4 ranks, 0 wrong" in mpirun(one_host, 4, collective)
 
 
+@pytest.mark.nightly
 def test_netpipe(one_host, tmp_path):
     printed = mpirun(
         one_host, 2, "NPopenmpi", "-l", 8, "-u", 65536, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out"
@@ -89,11 +95,13 @@ def test_netpipe(one_host, tmp_path):
     assert printed.count("Integrity check passed") > 20 and "failed" not in printed
 
 
+@pytest.mark.nightly
 def test_between_hosts(lab, collective):
     _, devices = two_verbs_hosts(lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes))
     assert "4 ranks, 0 wrong" in mpirun(list(devices.values()), 4, collective)
 
 
+@pytest.mark.nightly
 def test_by_ipv4_with_what_is_in_sysfs(lab, collective):
     """Ranks that find in /sys what the kernel has of adapters need not be told which GID to take."""
     devices = list(

@@ -1,5 +1,6 @@
 """MPLS over UDP and over GRE between two Viaducts."""
 
+import itertools
 import re
 import socket
 
@@ -10,6 +11,7 @@ from scapy.layers.l2 import Ether
 
 from lab import PATIENCE, RawPort, eventually
 from lab.topology import SEATS, UNDERLAY, UNDERLAY6, host_config, tap, tunnel_routes, two_hosts
+from lab.traffic import send
 
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
@@ -80,8 +82,11 @@ def ecmp_hosts(lab):
 def test_ecmp_keeps_a_flow_and_uses_every_path(lab):
     host, a1 = ecmp_hosts(lab)
     flows, packets = 64, 5
-    for last in range(8):  # so that the next hops are known: of the packets that wait for them only some are kept
-        a1.ping(f"10.9.0.{last}", 1, timeout=0.2)
+    # Of the packets that wait for next hops only some are kept.
+    known = lambda: {row["address"] for row in host.viaduct("neigh") if row["mac"]}
+    numbers = itertools.cycle(range(250))
+    ask = lambda: send(a1, f"10.9.0.{next(numbers)}", 7)
+    eventually(lambda: ask() or {UNDERLAY["b"], UNDERLAY["c"]} <= known(), "the next hops")
     with lab.capture("fabric", "a-up0", "udp port 6635") as seen:
         sockets = []
         for flow in range(flows):

@@ -45,7 +45,7 @@ class Group:
             for program in programs:
                 eventually(lambda program=program: "joined dgid" in program.text(), "a member")
             programs.append(self.start(sender, "-s", *more))
-            eventually(lambda: not any(program.running() for program in programs), "the end of mckey", 30)
+            eventually(lambda: not any(program.running() for program in programs), "the end of mckey")
             assert [program.process.returncode for program in programs] == [0] * len(programs)
         for device in self.devices.values():
             device.expect_free()

@@ -10,8 +10,9 @@ from scapy.utils import wrpcap
 
 from lab import PATIENCE, RawPort, binary, eventually, expert, fields
 from lab.shell import run
+from lab.silence import unwanted
 from lab.topology import GATEWAY_MAC, SEATS, host_config, tap, tunnel_routes
-from lab.traffic import datagram
+from lab.traffic import send, send_in_vain
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 
@@ -67,7 +68,7 @@ def test_explain_says_what_then_happens(host, question):
             receiver.expect(its, "frame")
         elif word in ("rule_drop", "address_spoofed", "no_route"):
             eventually(lambda: reasons() == {word}, f"drop {word}")
-        assert not receiver.collect(its, 0.2), "not at all, or more than once"
+        assert not unwanted(receiver, A2, its), "not at all, or more than once"
 
 
 def test_explain_takes_text_and_pcap(host, lab):
@@ -130,15 +131,15 @@ def test_manual_pages_have_the_grammars(lab):
 
 
 def test_dropped_packets_are_kept_with_reason_and_head(host):
-    assert not datagram(host.a1, A2.address, 7653, b"look at me", timeout=0.3)
+    send_in_vain(host, "rule_drop", host.a1, A2.address, 7653, b"look at me")
     kept = lambda: host.viaduct("dropstats", "--log", "5")["log"]
     eventually(lambda: [one["interface"] for one in kept() if one["reason"] == "rule_drop"] == ["a1"], "the packet")
     assert "rule_drop" in host.call("dropstats", "--log", "5").stdout
 
 
 def test_dropped_packets_are_filtered(host):
-    datagram(host.a1, A2.address, 7653, timeout=0.2)
-    host.a1.ping("172.16.9.9", 1, timeout=0.5)
+    send(host.a1, A2.address, 7653)
+    send(host.a1, "172.16.9.9", 9)
     eventually(lambda: {"rule_drop", "no_route"} <= set(host.drops()), "both drops")
     only = host.viaduct("dropstats", "--reason", "no_route", "--log", "50")
     assert [row["reason"] for row in only["reasons"]] == ["no_route"]
@@ -164,7 +165,7 @@ def test_a_broadcast_to_who_is_not_there_is_no_drop(lab):
     a1, _ = lab.container(host, "a1"), lab.container(host, "a2")
     assert host.viaduct("vif", "show", "b1")["state"] == "down"
     before = host.viaduct("vif", "show", "a2")["tx_packets"]
-    a1.ping("10.1.1.99", 1, timeout=1)  # nobody has it: ARP asks all
+    send(a1, "10.1.1.99", 9)  # nobody has it: ARP asks all
     eventually(lambda: host.viaduct("vif", "show", "a2")["tx_packets"] > before, "the broadcast at a2")
     assert "tx_down" not in host.drops() and host.viaduct("vif", "show", "b1")["tx_drops"] == 0
 
@@ -174,7 +175,7 @@ def test_flows_are_counted_when_they_are_asked_for(host):
     host.call("flow", "flush")
     echoes = 10
     for _ in range(echoes):  # each by itself: one ping of several sends more of them where an echo is late
-        assert host.a1.ping(A2.address, 1, options=("-e", 7), timeout=20)[0] == 1
+        assert host.a1.ping(A2.address, 1, options=("-e", 7), timeout=PATIENCE)[0] == 1
     [flow] = host.viaduct("flow", "--match", "icmp")
     assert (flow["packets"], flow["reply_packets"]) == (echoes, echoes), flow
 
@@ -184,8 +185,8 @@ def test_capture_opens_in_tshark_with_names_and_reasons(host, lab):
     capture = host.background("capture", "-w", file, label="capture")
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
     host.a1.expect_ping(A2.address)
-    host.a1.ping(B1.address, 1, timeout=0.5)
-    datagram(host.a1, A2.address, 7653, timeout=0.3)
+    send(host.a1, B1.address, 9)
+    send(host.a1, A2.address, 7653)
     eventually(
         lambda: "rule_drop" in str(fields(file, "udp.dstport == 7653", "frame.comment")), "the reason as a comment"
     )
@@ -214,7 +215,7 @@ def test_capture_takes_the_words_of_tcpdump(host, lab):
     eventually(lambda: file.exists() and file.stat().st_size > 0, "the capture's file")
     host.a1.expect_ping(A2.address)
     for port in (7, 9, 11):
-        datagram(host.a1, A2.address, port, timeout=0.2)
+        send(host.a1, A2.address, port)
     eventually(lambda: fields(file, "udp.dstport == 11", "frame.number"), "the datagram to port 11")
     capture.stop(2)
     assert {row[0] for row in fields(file, "udp", "udp.dstport")} == {"11"}
@@ -225,7 +226,7 @@ def test_capture_takes_the_words_of_tcpdump(host, lab):
 
 def test_metrics(host):
     host.a1.expect_ping(A2.address)
-    datagram(host.a1, A2.address, 7653, timeout=0.3)
+    send(host.a1, A2.address, 7653)
 
     def scrape():
         with host.namespace.entered():

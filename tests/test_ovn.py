@@ -1,14 +1,13 @@
 """OVN on hosts whose Open vSwitch programs Viaduct: switches, routers, DHCP, ACLs, gateways, NAT, load balancers; which
 of their flows Viaduct carries out. See lab/switched.py."""
 
-import pytest
-
 from lab import eventually
 from lab.config import Config
+from lab.marks import switches
 from lab.switched import address, mac, offloaded, only_echoes_by_ovs, pass_by, send, send_past
 from lab.topology import tap
 
-pytestmark = pytest.mark.apart
+pytestmark = switches
 
 # The other switch of the router, where o3 is.
 FAR = "10.10.0.3"
@@ -88,7 +87,7 @@ def serve(lab, guest):
 
 def gets(client, at):
     """Says whether a client gets something by HTTP."""
-    get = f"import urllib.request; urllib.request.urlopen('http://{at}', timeout=10)"
+    get = f"import urllib.request; urllib.request.urlopen('http://{at}', timeout=60)"
     return client.run(["python3", "-c", get], check=False).returncode == 0
 
 

@@ -13,6 +13,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from lab import Account, Failed, RawPort, Stream, daemon_pid, eventually, expect_back
+from lab.marks import switches
 from lab.switched import address, mac, offloaded, pass_by, switched
 
 # By hand: VIADUCT_OVS_FLOWS=100000, VIADUCT_OVS_KILLS=100, and pytest's --timeout.
@@ -65,7 +66,7 @@ def all_arrive(ovs, raw, frames, guest):
             return False
         return ovs.received() - seen < len(frames) / 100
 
-    eventually(pass_by, f"each datagram arrives at {guest.name}, past OVS", 60)
+    eventually(pass_by, f"each datagram arrives at {guest.name}, past OVS")
 
 
 def installed(host, raw, frames):
@@ -85,7 +86,7 @@ def installed(host, raw, frames):
 def test_many_flows_with_churn(lab):
     """Flows are made for each connection, changed all at once, and taken away. A stream beside them loses nothing."""
     host, ovs, (one, two, three) = switched(lab, 3)
-    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=600000", f"other_config:flow-limit={4 * FLOWS}")
+    ovs.vsctl("set", "Open_vSwitch", ".", f"other_config:flow-limit={4 * FLOWS}")
     ovs.appctl("upcall/set-flow-limit", str(4 * FLOWS))
     one.expect_ping(address(2))
     two.expect_ping(address(1))
@@ -107,12 +108,13 @@ def test_many_flows_with_churn(lab):
         assert two.namespace.counter(two.device, "rx_packets") - before < FLOWS / 100, "what the guests themselves say"
         began = time.monotonic()
         ovs.appctl("revalidator/purge")
-        eventually(lambda: flows_of(host) < 50, "flows are gone", 60)
+        eventually(lambda: flows_of(host) < 50, "flows are gone")
         print(f"gone after {time.monotonic() - began:.1f} s")
     result = stream.result()
     assert (result.lost, result.duplicates) == (0, 0), result
 
 
+@switches
 def test_open_vswitch_is_killed_in_the_middle_of_everything(lab):
     """Where OVS is killed while it makes and changes flows, all that Viaduct has taken for it is given back."""
     seed = int(os.environ.get("VIADUCT_SEED", random.randrange(1 << 32)))
@@ -147,8 +149,8 @@ def test_open_vswitch_is_killed_in_the_middle_of_everything(lab):
         ending.set()
         sender.join()
     ovs.vsctl("show")
-    eventually(lambda: one.reaches(address(2)), "packets by the last one", 60)
-    eventually(lambda: all(port["stale"] == 0 for port in host.viaduct("ovs", "ports")), "old flows are swept", 60)
+    eventually(lambda: one.reaches(address(2)), "packets by the last one")
+    eventually(lambda: all(port["stale"] == 0 for port in host.viaduct("ovs", "ports")), "old flows are swept")
     one.expect_ping(address(2))
     offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", "0x0800")
     pass_by(ovs, one, address(2))

@@ -4,11 +4,9 @@ import pytest
 
 from lab import eventually
 from lab.config import Config
+from lab.marks import machines, switches
 from lab.switched import WENT_PAST, address, mac, offloaded, pass_by, send, send_past, switched
 from lab.topology import tap, vhost
-from lab.vm import available
-
-pytestmark = pytest.mark.apart
 
 
 def under_ovs(lab, **guests):
@@ -28,7 +26,7 @@ def stands_still(ovs, passed, count):
     # What was on its way when the flow came.
     eventually(lambda: ovs.received() == ovs.received(), "packets that pass by", interval=0.5)
     before, start = ovs.received(), passed()
-    eventually(lambda: passed() - start >= count, f"{count} packets", 60)
+    eventually(lambda: passed() - start >= count, f"{count} packets")
     assert ovs.received() == before
 
 
@@ -56,11 +54,12 @@ def test_a_user_space_guest_waits_for_open_vswitch(lab):
     ovs.ofctl("add-flow", "priority=10,in_port=o1,udp,actions=ct(commit),output:o2")
     two = lab.testpmd(host, "o2", mode="rxonly", core=ovs.other_core, mac=mac(2))
     lab.testpmd(host, "o1", mode="txonly", core=ovs.other_core, mac=mac(1), peer=mac(2))
-    eventually(lambda: two.received() >= 200_000, "packets by OVS", 60)
+    eventually(lambda: two.received() >= 200_000, "packets by OVS")
     lost, passed = host.viaduct("vif", "show", "o1:ovs")["tx_drops"], ovs.received()
     assert lost < passed / 10, f"{lost} packets found no room, {passed} did"
 
 
+@switches
 def test_a_user_space_guest_answers(lab):
     """A container and a testpmd learn each other's MACs by the bridge."""
     host, ovs = under_ovs(lab, o1=tap("o1"), o2=vhost("o2"))
@@ -71,7 +70,7 @@ def test_a_user_space_guest_answers(lab):
     pass_by(ovs, one, address(2))
 
 
-@pytest.mark.skipif(available() is not None, reason=str(available()))
+@machines
 def test_a_virtual_machine(lab):
     """Large segments of a Linux guest in QEMU are cut on their way to OVS, and not on the way past it."""
     host, ovs = under_ovs(lab, o1=tap("o1"), o2=vhost("o2"))
@@ -89,6 +88,7 @@ def test_a_virtual_machine(lab):
     assert ovs.received() - before < 1000, "20 MB go past OVS but for the first packets"
 
 
+@switches
 @pytest.mark.parametrize(
     "where,actions",
     [("output-port=@to", "o3,o2"), ("output-vlan=99", "push_vlan.vid=99.*o3.*o2")],

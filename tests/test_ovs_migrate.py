@@ -7,10 +7,9 @@ import pytest
 
 from lab import Lines, Stream, echoes, eventually
 from lab.config import Config
+from lab.marks import at_night, machines
 from lab.switched import address, mac
 from lab.topology import vhost
-
-pytestmark = pytest.mark.apart
 
 # See test_save.py.
 MEMORY = f"{192 * 1024 + 8}K"
@@ -27,7 +26,8 @@ def host_with_ovs(lab, name):
     return host, ovs
 
 
-@pytest.mark.parametrize("options", ["", "packed=on"])
+@machines
+@pytest.mark.parametrize("options", ["packed=on", at_night("")])
 def test_a_vm_moves_under_load(lab, options):
     sides = {name: host_with_ovs(lab, name) for name in ("a", "b")}
     peer = lab.server("peer", f"{address(9)}/24")

@@ -11,6 +11,7 @@ import re
 import pytest
 
 from lab.host import REPOSITORY, binary
+from lab.marks import switches
 from lab.ovs import RESTART, START
 from lab.page import Shell, blocks, steps
 
@@ -38,6 +39,7 @@ def shell(lab):
     return shell
 
 
+@switches
 def test_the_commands_of_the_page(shell):
     commands = steps(PAGE)
     assert [step.command.split()[0] for step in commands[:2]] == ["apt", "update-alternatives"]

@@ -8,6 +8,7 @@ from scapy.utils import wrpcap
 
 from lab import eventually
 from lab.agree import frame, passes
+from lab.marks import switches
 from lab.rawport import RawPort
 from lab.switched import guest_config, mac
 from lab.trace import Tracer, explained
@@ -50,6 +51,7 @@ table=3,priority=0,actions=drop
 COUNT = 1000
 
 
+@switches
 def test_open_vswitch_and_viaduct_agree_about_packets(lab):
     host = lab.host(guest_config(3))
     guests = [lab.namespace(f"o{n}") for n in (1, 2, 3)]
@@ -57,7 +59,6 @@ def test_open_vswitch_and_viaduct_agree_about_packets(lab):
         namespace.sysctl("net.ipv6.conf.default.disable_ipv6", 1)  # nothing but what is sent here
     guests = [lab.ovs_container(host, f"o{n}", mac(n)) for n in (1, 2, 3)]
     ovs = lab.controller(host)
-    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=600000")
     for guest in guests:
         ovs.add_port(guest.name)
     rules = lab.directory / "pipeline"
@@ -86,7 +87,7 @@ def test_open_vswitch_and_viaduct_agree_about_packets(lab):
     wrong = passes(raw, "o1", frames, traced)
     assert all(IP in frame and frame[IP].frag for frame in (Ether(seen) for _, seen in wrong)), wrong
     settled = lambda: [answer is None for answer in answers()] == software
-    eventually(settled, "all other flows are offloaded", 30)
+    eventually(settled, "all other flows are offloaded")
     for each, answer, frames_out in zip(frames, answers(), traced):
         if answer:
             assert explained(answer, each) == frames_out, f"{each.command()}\n{answer['decision']}"

@@ -44,7 +44,7 @@ def test_podman_by_its_cni_back_end(runtime):
         {run} --rm --mac-address 02:00:00:00:01:99 --rootfs {two} /bin/busybox ip link show eth0 >&2
         {podman} rm -f -t 0 one >&2
     """
-    done = runtime.run(["bash", "-c", script], timeout=170, check=False)
+    done = runtime.run(["bash", "-c", script], timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     network = json.loads(done.stdout)[0]["NetworkSettings"]["Networks"]["blue"]
     assert re.fullmatch(r"10\.1\.1\.1\d\d", network["IPAddress"]) and network["Gateway"] == "10.1.1.254"

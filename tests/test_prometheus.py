@@ -11,7 +11,7 @@ import pytest
 
 from lab import PATIENCE, Background, eventually
 from lab.topology import SEATS, host_config, tap
-from lab.traffic import datagram
+from lab.traffic import send
 
 DIST = Path(__file__).parent.parent / "dist"
 RULES = DIST / "prometheus/viaduct.rules.yml"
@@ -26,7 +26,8 @@ scrape_configs:
 
 
 def promtool(*arguments):
-    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    command = ["promtool", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -76,7 +77,7 @@ def test_prometheus_reads_the_metrics_and_the_rules(host, prometheus):
     )
     assert targets[0]["labels"]["job"] == "viaduct"
     host.a1.expect_ping(A2.address)
-    datagram(host.a1, A2.address, 7653, timeout=0.3)
+    send(host.a1, A2.address, 7653)
 
     def rules():
         groups = prometheus("rules")["groups"]
@@ -101,7 +102,7 @@ def test_every_panel_of_the_dashboard_has_data(host, prometheus):
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     assert len(queries) > 15
     host.a1.expect_ping(A2.address)
-    datagram(host.a1, A2.address, 7653, timeout=0.3)
+    send(host.a1, A2.address, 7653)
 
     def filled(query):
         query = re.sub(r"\$(instance|network)", ".*", query.replace("$__rate_interval", "10s"))

@@ -12,8 +12,8 @@ from lab.host import REPOSITORY, binary
 from lab.shell import run
 from lab.topology import SEATS, host_config, verbs
 
-# Its programs give up after times of their own.
-pytestmark = pytest.mark.alone
+# Minutes; its programs give up after times of their own.
+pytestmark = [pytest.mark.alone, pytest.mark.nightly]
 
 HERE = Path(__file__).parent / "pyverbs"
 # Where packages' documentation is not installed, scripts/setup unpacks it.
@@ -72,7 +72,7 @@ def test_rdma_core(lab, trust):
     settings = {"LD_LIBRARY_PATH": library, "VIADUCT_RDMA": host.run_dir / "rdma/a1", "PYTHONDONTWRITEBYTECODE": 1}
     command = ["env", "-C", directory, *(f"{name}={value}" for name, value in settings.items()), "/usr/bin/python3"]
     output = directory / "outcomes.json"
-    run([*command, HERE / "run.py", output, "viaduct0", SEATS["a1"].address, *modules], timeout=150)
+    run([*command, HERE / "run.py", output, "viaduct0", SEATS["a1"].address, *modules], timeout=900)
 
     outcomes = json.loads(output.read_text())
     failed = {test: why for test, (outcome, why) in outcomes.items() if outcome == "failed"}

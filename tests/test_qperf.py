@@ -1,8 +1,12 @@
 """Sockets and verbs at the same time, on the same addresses: qperf, which opens its verbs connections by them."""
 
+import pytest
+
 from lab import eventually
 from lab.perftest import with_device
 from lab.topology import SEATS, host_config, tap
+
+pytestmark = pytest.mark.nightly
 
 TESTS = ["tcp_lat", "rc_lat", "rc_bw", "rc_rdma_write_lat", "rc_rdma_read_bw", "rc_compare_swap_mr"]
 PORT = 19765

@@ -1,10 +1,12 @@
 """Programs of librdmacm, unmodified: connections and datagrams by the guests' addresses."""
 
+import functools
 import signal
 
 import pytest
 
 from lab import eventually
+from lab.pairwise import pairwise
 from lab.shell import Failed
 from lab.topology import SEATS, host_config, tap, tunnel_routes, two_verbs_hosts, verbs
 from lab.verbs import listens as tcp_listens
@@ -44,7 +46,7 @@ def meet_by(server, client, commands):
     try:
         eventually(lambda: listens(server) or not serving.running(), f"a listener: {run}")
         asking = client.start(commands[1])
-        eventually(lambda: not asking.running() and not serving.running(), f"the end of {run}", 60)
+        eventually(lambda: not asking.running() and not serving.running(), f"the end of {run}")
         assert asking.process.returncode == 0
     except (Failed, AssertionError) as why:
         described = [one.describe() for one in (serving, asking) if one]
@@ -57,29 +59,39 @@ def meet_by(server, client, commands):
     client.expect_free()
 
 
-@pytest.fixture(scope="module", params=["copy", "shared"])
-def one_host(request, shared_lab):
-    keys = {"rdma_trust": "job"} if request.param == "shared" else {}
-    host = shared_lab.host(host_config(f"cm-{request.param}", {"a1": verbs(**keys), "a2": verbs(**keys)}, wire=False))
-    return [shared_lab.verbs(host, guest) for guest in ("a2", "a1")]
+# Two devices of one host, where the daemon copies, or memory is shared; and of two hosts.
+ONE_HOST = ["copy", "shared"]
+PLACES = [*ONE_HOST, "two hosts"]
+on_one_host = pytest.mark.parametrize("place", ONE_HOST)
 
 
 @pytest.fixture(scope="module")
-def two_hosts(shared_lab):
-    _, devices = two_verbs_hosts(
-        shared_lab, lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes)
-    )
-    return devices["b1"], devices["a1"]
+def places(shared_lab):
+    """Returns a function that returns server, client and the server's address of a place, which is made when first
+    asked for."""
+
+    @functools.cache
+    def made(place):
+        if place == "two hosts":
+            connect = lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes)
+            _, devices = two_verbs_hosts(shared_lab, connect)
+            return devices["b1"], devices["a1"], SEATS["b1"].address
+        keys = {"rdma_trust": "job"} if place == "shared" else {}
+        host = shared_lab.host(host_config(f"cm-{place}", {"a1": verbs(**keys), "a2": verbs(**keys)}, wire=False))
+        return shared_lab.verbs(host, "a2"), shared_lab.verbs(host, "a1"), SEATS["a2"].address
+
+    return made
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_on_one_host(one_host, run):
-    meet(*one_host, SEATS["a2"].address, run)
+def kind(value):
+    """Names what a program does: those of perftest do the same, and those of one name. Places are as they
+    are."""
+    return ["perftest"] if value.startswith("ib_") else [value.removesuffix(" of long messages")]
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_between_hosts(two_hosts, run):
-    meet(*two_hosts, SEATS["b1"].address, run)
+@pytest.mark.parametrize("place, run", pairwise(PLACES, RUNS, parts=kind))
+def test_programs(places, place, run):
+    meet(*places(place), run)
 
 
 # Programs whose server listens at one address, and whose client asks for another; both are of one guest.
@@ -90,13 +102,14 @@ LOOPBACK = {
 }
 
 
-@pytest.mark.parametrize("run", LOOPBACK)
-@pytest.mark.parametrize(
-    "listens, asks", [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")]
-)
-def test_loopback(one_host, run, listens, asks):
+ADDRESSES = {"127.0.0.1": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::1": "::1", "::": "::1"}
+
+
+@pytest.mark.parametrize("place, run, listens", pairwise(ONE_HOST, LOOPBACK, ADDRESSES))
+def test_loopback(places, place, run, listens):
     program, *options = LOOPBACK[run]
-    device, _ = one_host
+    device, *_ = places(place)
+    asks = ADDRESSES[listens]
     meet_by(device, device, [[program, *words.format(listens=listens, asks=asks).split()] for words in options])
 
 
@@ -106,7 +119,7 @@ def fi_pingpong(server, client, address):
     eventually(lambda: tcp_listens(server.namespace, LIBFABRIC_PORT) or not serving.running(), "a listener")
     asking = client.start([*words, address])
     try:
-        eventually(lambda: not asking.running() and not serving.running(), "the end of fi_pingpong", 60)
+        eventually(lambda: not asking.running() and not serving.running(), "the end of fi_pingpong")
         described = serving.describe() + asking.describe()
         assert (serving.process.returncode, asking.process.returncode) == (0, 0), described
     finally:
@@ -124,15 +137,17 @@ def test_libfabric(lab, address):
     fi_pingpong(device, device, address)
 
 
-def test_libfabric_without_network_devices(one_host):
+@on_one_host
+def test_libfabric_without_network_devices(places, place):
     """Without network devices it takes GIDs, as addresses of the family AF_IB."""
-    server, client = one_host
+    server, client, _ = places(place)
     fi_pingpong(server, server, "127.0.0.1")
     fi_pingpong(server, client, "127.0.0.1")
 
 
-def test_nobody_listens(one_host):
-    server, client = one_host
+@on_one_host
+def test_nobody_listens(places, place):
+    server, client, _ = places(place)
     asking = client.start(["rping", "-c", "-a", str(SEATS["a2"].address), "-C", "1"])
     eventually(lambda: not asking.running(), "its end")
     assert asking.process.returncode != 0 and "REJECTED" in asking.text().upper(), asking.describe()

@@ -11,19 +11,15 @@ import stat
 import struct
 import threading
 import time
-from collections import deque
 
 import pytest
 
 from lab import PATIENCE, Lines, Stream, eventually
+from lab.marks import at_night, machines, polls
 from lab.shell import run
 from lab.topology import SEATS, UNDERLAY, host_config, one_host, tap, verbs, vhost
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
-
-
-# An earlier build is the first to be replaced (scripts/run-tests nightly upgrade).
-since_this_build = pytest.mark.skipif("VIADUCT_OLD" in os.environ, reason="the earlier build does not do this")
 
 
 # Packets a second of streams. A tap keeps 1000 (its `txqueuelen`), so a busy machine may delay a replacement for three
@@ -75,7 +71,7 @@ def test_wires_lose_nothing(lab):
     assert account(stream) == (0, 0, 0)
 
 
-@since_this_build
+@pytest.mark.since_this_build
 def test_af_xdp_wires_lose_nothing(lab):
     route = lambda to, seat: [{"tunnel": "mpls-over-udp", "remote": UNDERLAY[to], "label": seat.label}]
 
@@ -126,7 +122,8 @@ def test_a_simulated_card_is_refused_beforehand(lab):
         asks = host.launch("--replace")
         assert asks.process.wait(PATIENCE) == 1 and "a card can't be handed over" in asks.text(), asks.text()
         host.daemon = running
-        assert "another daemon does not take over" in running.text() and running.running()
+        running.wait_for("another daemon does not take over")
+        assert running.running()
         a1.expect_ping(A2.address, 20)
 
 
@@ -139,7 +136,7 @@ signal.pause()
 """
 
 
-@since_this_build
+@pytest.mark.since_this_build
 def test_verbs_programs_that_end_are_named(lab):
     host = lab.host(host_config("a", {"a1": verbs(), "a2": verbs()}, wire=False))
     device = lab.verbs(host, "a1")
@@ -153,7 +150,8 @@ def test_verbs_programs_that_end_are_named(lab):
     host.replace()
 
 
-@pytest.mark.parametrize("options", ["", "packed=on"])
+@machines
+@pytest.mark.parametrize("options", [at_night(""), "packed=on"])
 def test_a_vm_notices_nothing(lab, options):
     host = lab.host(host_config("a", {"a1": vhost("a1", queues=2), "a2": tap("a2")}, wire=False))
     vm = lab.vm(host, "a1", options=options)
@@ -172,6 +170,7 @@ def test_a_vm_notices_nothing(lab, options):
         vm.expect_ping(A2.address)
 
 
+@polls
 @pytest.mark.parametrize("role", ["server", "client"])
 @pytest.mark.parametrize("ring", ["", "packed_vq=1"])
 def test_user_space_drivers_lose_nothing(lab, role, ring):
@@ -200,6 +199,7 @@ def test_connections_and_what_was_learned_go_on(lab):
     assert after["age"] > before["age"], "no new connection"
 
 
+@polls
 def test_a_vmm_that_comes_later_is_served(lab):
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
     a1 = lab.container(host, "a1")
@@ -210,7 +210,7 @@ def test_a_vmm_that_comes_later_is_served(lab):
     assert not host.socket("a2").exists() and not (host.run_dir / "viaduct.sock").exists()
 
 
-@since_this_build
+@pytest.mark.since_this_build
 def test_a_vmm_that_breaks_off_holds_nobody_up(lab):
     """Half a message is answered by the daemon that has the connection when the rest comes."""
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
@@ -277,6 +277,7 @@ class FakeDaemon:
         return kinds
 
 
+@polls
 def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
     a1 = lab.container(host, "a1")
@@ -306,6 +307,7 @@ def test_a_daemon_that_does_not_get_ready_leaves_the_old_one(lab):
     assert account(stream) == (0, 0, 0)
 
 
+@polls
 def test_sockets_and_windows_are_given_away_by_the_daemon_that_serves(lab):
     """The next daemon's file says who else may connect. At first, that daemon lacks the queues which a VMM has."""
 
@@ -350,6 +352,7 @@ def test_sockets_and_windows_are_given_away_by_the_daemon_that_serves(lab):
     assert groups()[0] == (2, 0o660)
 
 
+@polls
 def test_what_somebody_did_to_a_socket_stops_no_replacement(lab):
     """Whoever may write the directory of a VM's socket can't keep the host's daemon from being replaced."""
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2")}, wire=False))
@@ -360,7 +363,8 @@ def test_what_somebody_did_to_a_socket_stops_no_replacement(lab):
     eventually(host.socket("a2").is_socket, "the socket is there again")
 
 
-@since_this_build
+@polls
+@pytest.mark.since_this_build
 def test_programs_come_to_the_daemon_that_serves(lab):
     """A daemon that prepares to take over has the sockets of verbs devices as well, and takes nobody along when it
     fails."""
@@ -369,15 +373,14 @@ def test_programs_come_to_the_daemon_that_serves(lab):
     lab.testpmd(host, "a1")
     old, host.config = host.daemon, config(1)
     with contextlib.ExitStack() as stack:
-        programs = deque(maxlen=200)
+        programs = []
         new = host.launch("--replace")
         while new.process.poll() is None:
-            program = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            program.connect(str(host.run_dir / "rdma/a2"))
-            if len(programs) == programs.maxlen:
-                programs[0].close()
-            programs.append(program)
-            time.sleep(0.002)
+            # A device has places for some more.
+            if len(programs) < 150:
+                programs.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)))
+                programs[-1].connect(str(host.run_dir / "rdma/a2"))
+            time.sleep(0.005)
         assert new.process.returncode == 1 and "its VMM uses 2 pairs of queues" in new.text(), new.text()
         host.daemon = old
         closed = select.select(programs, [], [], 0)[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab import PATIENCE, Stream, binary, eventually, run
+from lab.marks import at_night, machines, polls
 from lab.topology import SEATS, host_config, one_host, tap, vhost
 
 
@@ -25,8 +26,15 @@ def sequence_numbers(vm):
     return [int(number) for number in re.findall(r"icmp_seq=(\d+) ttl", vm.shell("cat /tmp/ping", check=False).stdout)]
 
 
+@machines
 @pytest.mark.parametrize(
-    "how,options,queues", [("kill", "", 1), ("stop", "", 1), ("kill", "packed=on", 4), ("stop", "packed=on", 1)]
+    "how,options,queues",
+    [
+        ("kill", "packed=on", 4),
+        ("stop", "", 1),
+        at_night("kill", "", 1),
+        at_night("stop", "packed=on", 1),
+    ],
 )
 def test_virtual_machines_live_on(lab, how, options, queues):
     """A VM whose QEMU connects and one whose QEMU listens live on."""
@@ -44,7 +52,7 @@ def test_virtual_machines_live_on(lab, how, options, queues):
     host.start()
     last = sequence_numbers(one)[-1]
     eventually(
-        lambda: len([number for number in sequence_numbers(one) if number > last]) > 10, "ten echoes after it", 30
+        lambda: len([number for number in sequence_numbers(one) if number > last]) > 10, "ten echoes after it"
     )
     one.shell("kill $(pidof ping)", check=False)
     numbers = sequence_numbers(one)
@@ -148,6 +156,7 @@ def test_the_taps_of_a_daemon_that_ended_outlive_who_does_not_wait_for_them(lab)
     a1.expect_ping(A2.address)
 
 
+@polls
 def test_user_space_driver_reconnects(lab):
     host = lab.host(host_config("a", {"a1": tap("a1"), "a2": vhost("a2", role="client")}, wire=False))
     a1 = lab.container(host, "a1")

@@ -34,4 +34,4 @@ def test_bgp_speakers_of_one_subnet_find_each_other(lab):
     guests["a1"].expect_ping(B1.address)
     one = Bgp(guests["a1"], A1.address, 65001, B1.address, 65002)
     other = Bgp(guests["b1"], B1.address, 65002, A1.address, 65001)
-    eventually(lambda: one.is_established() and other.is_established(), "an established BGP session", 30)
+    eventually(lambda: one.is_established() and other.is_established(), "an established BGP session")

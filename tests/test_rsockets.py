@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import Failed, eventually
+from lab import PATIENCE, Failed, eventually
 from lab.topology import SEATS, host_config, tunnel_routes, two_verbs_hosts, verbs
 
 PRELOAD = next(iter(Path("/usr/lib").glob("*/rsocket/librspreload.so")), None)
@@ -134,7 +134,7 @@ def ends(request, places):
     client.expect_free()
 
 
-def meet(server, client, serving, asking, timeout=60, **environment):
+def meet(server, client, serving, asking, timeout=PATIENCE, **environment):
     """Runs a program by both to its end, which must be a good one; returns what the client printed."""
     eventually(lambda: not server.answers(), "the end of the listener before")
     programs = [server.start(serving, **environment)]
@@ -185,7 +185,7 @@ def test_a_killed_peer(ends, who):
         eventually(lambda: any(pair["state"] == "RTS" for pair in client.queue_pairs()), "a connection")
         killed, other = (serving, asking) if who == "server" else (asking, serving)
         killed.stop(signal.SIGKILL)
-        eventually(lambda: not other.running(), "the end of the other", 30)
+        eventually(lambda: not other.running(), "the end of the other")
         assert "reset" in other.text() or "refused" in other.text(), other.describe()
     finally:
         for program in (serving, asking):
@@ -202,7 +202,7 @@ def test_a_killed_peer_that_had_sent_its_end(ends):
         asking = client.python(SILENT, address, "1")
         eventually(lambda: "answers" in serving.text(), "the end of what was asked")
         asking.stop(signal.SIGKILL)
-        eventually(lambda: not serving.running(), "the end of the answer", 30)
+        eventually(lambda: not serving.running(), "the end of the answer")
         assert "ended 104" in serving.text() or "ended 110" in serving.text(), serving.describe()
     finally:
         for program in filter(None, (serving, asking)):
@@ -232,7 +232,7 @@ def test_hostile_peers(ends):
 
     def says(private, *numbers):
         peer = client.python(HOSTILE, address, private.replace(" ", ""), *numbers)
-        eventually(lambda: not peer.running(), "the peer's end", 30)
+        eventually(lambda: not peer.running(), "the peer's end")
         return peer
 
     try:

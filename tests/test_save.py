@@ -12,11 +12,17 @@ rightly.
 import pytest
 
 from lab import Lines
+from lab.marks import at_night, machines
 from lab.topology import SEATS, host_config, tap, vhost
+
+pytestmark = machines
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 PAGE = 4096
 MEMORY = f"{192 * 1024 + 8}K"
+
+
+OPTIONS = ["", "packed=on", at_night("mrg_rxbuf=off"), at_night("guest_announce=off")]
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def host(lab):
     return lab.host(host_config("a", {"a1": vhost("a1", queues=2), "a2": tap("a2")}))
 
 
-@pytest.mark.parametrize("options", ["", "packed=on", "mrg_rxbuf=off", "guest_announce=off"])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_a_guest_is_saved_under_load_and_goes_on(lab, host, tmp_path, options):
     peer = lab.container(host, "a2")
     vm = lab.vm(host, "a1", options=options, memory=MEMORY)

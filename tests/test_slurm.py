@@ -9,6 +9,8 @@ from lab.host import REPOSITORY, binaries
 from lab.shell import run
 from lab.topology import host_config
 
+pytestmark = pytest.mark.nightly
+
 # Whoever has a name and is not root.
 USER = "daemon"
 
@@ -49,7 +51,7 @@ cd /etc/slurm
 munged --force --foreground --key-file=munge.key --socket=munge.socket --pid-file=munge.pid --seed-file=munge.seed \
   >munged.log 2>&1 &
 within() {
-  local tries=600
+  local tries=6000
   until "$@" >/dev/null 2>&1; do
     [ $((tries -= 1)) -gt 0 ] || { echo "not yet: $*" >&2; exit 1; }
     sleep 0.05
@@ -60,7 +62,7 @@ slurmctld -D >slurmctld.log 2>&1 &
 slurmd -D >slurmd.log 2>&1 &
 idle() { sinfo --noheader --format=%T | grep -qx idle; }
 within idle
-job() { setpriv --reuid="$USER" --regid="$USER" --clear-groups timeout 60 srun "$@"; }
+job() { setpriv --reuid="$USER" --regid="$USER" --clear-groups timeout 600 srun "$@"; }
 """
 
 
@@ -97,7 +99,7 @@ def cluster(lab, tmp_path):
         # `ip netns exec` would hide the control groups, without which slurmd does not start.
         command = ["nsenter", f"--net=/run/netns/{host.namespace.name}", "unshare", "--mount", "bash", "-c"]
         command.append(CLUSTER + words)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         logs = "".join(f"\n{log.name}:\n{log.read_text()[-3000:]}" for log in tmp_path.glob("slurm/*.log"))
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
         return done.stdout

@@ -10,6 +10,8 @@ from lab.soft_roce import guests as soft_roce_guests
 from lab.topology import SEATS
 from lab.verbs import listens
 
+pytestmark = pytest.mark.nightly
+
 A1, A2 = SEATS["a1"], SEATS["a2"]
 OURS = ["-d", "viaduct0"]
 THEIRS = ["-d", "rxe0"]
@@ -49,9 +51,9 @@ def test_soft_roce_asks(guests, run):
     program, port = [*run.split(), "-p", next(_ports)], None
     port = program[-1]
     server = device.start([program[0], *OURS, *program[1:]])
-    eventually(lambda: listens(device.namespace, port) or not server.running(), "a listener", 30)
-    asked = vm.run([program[0], *THEIRS, *program[1:], A2.address], check=False, timeout=90)
-    eventually(lambda: not server.running(), f"the server's end: {server.describe()}\n{asked.stdout}", 30)
+    eventually(lambda: listens(device.namespace, port) or not server.running(), "a listener")
+    asked = vm.run([program[0], *THEIRS, *program[1:], A2.address], check=False)
+    eventually(lambda: not server.running(), f"the server's end: {server.describe()}\n{asked.stdout}")
     assert (server.process.returncode, asked.returncode) == (0, 0), f"{server.describe()}\n{asked.stdout}"
 
 
@@ -64,13 +66,13 @@ def test_soft_roce_is_asked(guests, run):
     vm.shell(f"({words} > /tmp/server 2>&1; echo $? > /tmp/status) & ")
     heard = f":{program[-1]:04X} .* 0A "
     eventually(
-        lambda: vm.shell(f"grep '{heard}' /proc/net/tcp /proc/net/tcp6", check=False).returncode == 0, "a listener", 30
+        lambda: vm.shell(f"grep '{heard}' /proc/net/tcp /proc/net/tcp6", check=False).returncode == 0, "a listener"
     )
     client = device.start([program[0], *OURS, *program[1:], A1.address])
     try:
-        eventually(lambda: not client.running(), "the client's end", 90)
+        eventually(lambda: not client.running(), "the client's end")
         status = eventually(
-            lambda: vm.shell("cat /tmp/status 2>/dev/null", check=False).stdout.strip(), "the server's end", 30
+            lambda: vm.shell("cat /tmp/status 2>/dev/null", check=False).stdout.strip(), "the server's end"
         )
         assert (client.process.returncode, status) == (0, "0"), client.describe()
     except (AssertionError, Failed) as failed:

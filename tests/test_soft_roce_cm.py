@@ -7,6 +7,8 @@ from lab.soft_roce import guests as soft_roce_guests
 from lab.topology import SEATS
 from lab.vm import RDMA_IMAGES
 
+pytestmark = pytest.mark.nightly
+
 VM, OURS = SEATS["a1"].address, SEATS["a2"].address
 LONG = "-T v -I 2 -C 2 -S 300000"
 # Program; what its server and its client are told.
@@ -115,10 +117,10 @@ def meet(server, client, program, serving, asking):
     """Runs a program by both to its end; returns what they said."""
     try:
         server.start(program, serving)
-        eventually(lambda: server.listens() or server.status() is not None, "a listener", 30)
+        eventually(lambda: server.listens() or server.status() is not None, "a listener")
         client.start(program, asking)
-        eventually(lambda: client.status() is not None, "the client's end", 90)
-        eventually(lambda: server.status() is not None, "the server's end", 30)
+        eventually(lambda: client.status() is not None, "the client's end")
+        eventually(lambda: server.status() is not None, "the server's end")
         assert (server.status(), client.status()) == (0, 0)
         return server.said(), client.said()
     except (AssertionError, Failed) as failed:
@@ -153,9 +155,9 @@ def test_multicast(guests, ends):
     words = "-m 239.1.2.3 -C 5 -b"
     try:
         receiver.start("mckey", f"{words} {receiver.address}")
-        eventually(lambda: receiver.joined() or receiver.status() is not None, "a member", 30)
+        eventually(lambda: receiver.joined() or receiver.status() is not None, "a member")
         sender.start("mckey", f"{words} {sender.address} -s")
-        eventually(lambda: (receiver.status(), sender.status()) == (0, 0), "the end of mckey", 30)
+        eventually(lambda: (receiver.status(), sender.status()) == (0, 0), "the end of mckey")
     except Failed as failed:
         raise Failed(f"{failed}\n{receiver.said()}\n{sender.said()}") from None
     finally:
@@ -214,5 +216,5 @@ def test_a_program_takes_longer_than_a_request_is_waited_for(ends):
 def test_nobody_listens(ends, options, told):
     server, client = ends
     client.start("greet", f"{options} -c {server.address}")
-    eventually(lambda: client.status() is not None, "its end", 30)
+    eventually(lambda: client.status() is not None, "its end")
     assert client.said().split("\n") == [*RESOLVED, f"RDMA_CM_EVENT_{told} ", *END]

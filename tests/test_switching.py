@@ -16,6 +16,7 @@ from scapy.layers.inet6 import (
 from scapy.layers.l2 import ARP, LLC, SNAP, Dot1Q, Dot3, Ether
 
 from lab import RawPort, eventually
+from lab.silence import unwanted
 from lab.topology import GATEWAY_MAC, SEATS, host_config, one_host, tap
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
@@ -42,7 +43,7 @@ def test_known_neighbours_are_answered_without_a_broadcast(lab):
     with RawPort(a2.namespace, a2.device) as seen:
         a1.expect_ping(A2.address)
         a1.expect_ping(A2.address6)
-        requests = seen.collect(lambda frame: ARP in Ether(frame) and Ether(frame).dst == "ff:ff:ff:ff:ff:ff", 0.5)
+        requests = unwanted(seen, A2, lambda frame: ARP in Ether(frame) and Ether(frame).dst == "ff:ff:ff:ff:ff:ff")
     asked = [Ether(frame)[ARP] for frame in requests]  # but for the announcement of a1
     assert not [arp.summary() for arp in asked if arp.psrc == A1.address and arp.pdst != A1.address]
     assert A2.mac in a1.run(["ip", "neigh", "show", A2.address]).stdout
@@ -64,8 +65,8 @@ def test_broadcast_reaches_every_other_guest_of_the_network_only(lab):
     ):
         one.send(frame)
         two.expect(wanted, "broadcast")
-        assert not three.collect(wanted, 0.3)
-        assert not one.collect(wanted, 0.1)
+        assert not unwanted(three, SEATS["a3"], wanted)
+        assert not unwanted(one, A1, wanted)
 
 
 def test_gateway_is_answered_by_its_own_mac(lab):
@@ -133,7 +134,7 @@ def test_forged_packets_are_dropped_by_name(lab, forgery):
     with RawPort(a1.namespace, a1.device) as sender, RawPort(a2.namespace, a2.device) as receiver:
         sender.send(frame)
         eventually(lambda: host.drops().get(reason, 0) == before + 1, f"drop {reason}")
-        assert not receiver.collect(lambda seen: seen[:len(frame)] == frame, 0.2)
+        assert not unwanted(receiver, A2, lambda seen: seen[:len(frame)] == frame)
 
 
 def test_routers_and_dhcp_servers_may_send_what_they_do(lab):

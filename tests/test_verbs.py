@@ -3,6 +3,7 @@
 import pytest
 
 from lab import Meeting, eventually, meet
+from lab.pairwise import pairwise
 from lab.topology import host_config, verbs
 
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
@@ -11,36 +12,14 @@ PAIRS = {"copy": ("a1", "a2"), "shared": ("t1", "t2")}
 PINGPONGS = ["rc", "rc -e", "rc -N", "uc", "uc -e", "ud", "ud -e", "srq", "srq -e"]
 RUNS = [
     *("send_lat -s 8", "send_lat -s 1048576 -n 50", "send_lat -e", "send_lat -c UC -s 4096", "send_lat -c UD -s 1024"),
-    *(
-        "send_bw -s 8 --use_old_post_send",
-        "send_bw -s 4096 -q 4",
-        "send_bw -s 1048576 -n 100",
-        "send_bw -e",
-        "send_bw -b",
-    ),
-    *(
-        "send_bw --use-srq",
-        "send_bw -c UC -s 65536",
-        "send_bw -c UD -s 1024 -q 4",
-        "send_bw -c UD -s 8 -e",
-        "send_bw -I 64 -s 64",
-    ),
-    *("write_lat -s 8", "write_lat -s 4096 --use_old_post_send", "write_lat -s 1048576 -n 50", "write_lat -c UC -s 8"),
-    *(
-        "write_bw -s 8",
-        "write_bw -s 4096 -q 4",
-        "write_bw -s 1048576 -n 100",
-        "write_bw -c UC -s 65536",
-        "write_bw -l 8 -n 320",
-    ),
-    *(
-        "read_lat -s 8",
-        "read_lat -s 1048576 -n 50",
-        "read_bw -s 8 --use_old_post_send",
-        "read_bw -s 4096 -q 4",
-        "read_bw -e",
-    ),
-    *("read_bw -a -n 5", "atomic_lat", "atomic_lat --use_old_post_send", "atomic_bw -q 4", "atomic_bw -e"),
+    *("send_bw -s 8 --use_old_post_send", "send_bw -s 4096 -q 4", "send_bw -s 1048576 -n 100", "send_bw -e"),
+    *("send_bw -b", "send_bw --use-srq", "send_bw -c UC -s 65536", "send_bw -c UD -s 1024 -q 4"),
+    *("send_bw -c UD -s 8 -e", "send_bw -I 64 -s 64", "write_lat -s 8", "write_lat -s 4096 --use_old_post_send"),
+    *("write_lat -s 1048576 -n 50", "write_lat -c UC -s 8", "write_bw -s 8", "write_bw -s 4096 -q 4"),
+    *("write_bw -s 1048576 -n 100", "write_bw -c UC -s 65536", "write_bw -l 8 -n 320", "read_lat -s 8"),
+    "read_lat -s 1048576 -n 50",
+    *("read_bw -s 8 --use_old_post_send", "read_bw -s 4096 -q 4", "read_bw -e", "read_bw -a -n 5"),
+    *("atomic_lat", "atomic_lat --use_old_post_send", "atomic_bw -q 4", "atomic_bw -e"),
 ]
 
 
@@ -72,16 +51,14 @@ def pair(request, host, shared_lab):
 on_every_pair = pytest.mark.parametrize("pair", PAIRS, indirect=True)
 
 
-@on_every_pair
-@pytest.mark.parametrize("run", PINGPONGS)
+@pytest.mark.parametrize("pair, run", pairwise(PAIRS, PINGPONGS), indirect=["pair"])
 def test_pingpong(pair, run):
     """Every byte arrives."""
     kind, *options = run.split()
     meet(*pair, f"ibv_{kind}_pingpong", "-g", "1", "-n", "300", "-c", *options)
 
 
-@on_every_pair
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("pair, run", pairwise(PAIRS, RUNS), indirect=["pair"])
 def test_perftest(pair, run):
     meet(*pair, *perftest(run))
 
@@ -93,20 +70,14 @@ def regions_in_files(monkeypatch):
 
 
 IN_FILES = [
-    *(
-        "send_lat -s 4096",
-        "send_bw -s 1048576 -n 100",
-        "send_bw --use-srq -s 8192",
-        "send_bw -e -s 65536",
-        "send_bw -c UD -s 1024",
-    ),
-    *("write_lat -s 8", "write_bw -s 4096 -q 4", "write_bw -a -n 5", "read_lat -s 1048576 -n 50", "read_bw -a -n 5"),
+    *("send_lat -s 4096", "send_bw -s 1048576 -n 100", "send_bw --use-srq -s 8192", "send_bw -e -s 65536"),
+    *("send_bw -c UD -s 1024", "write_lat -s 8", "write_bw -s 4096 -q 4", "write_bw -a -n 5"),
+    *("read_lat -s 1048576 -n 50", "read_bw -a -n 5"),
     *("atomic_lat", "atomic_lat -A CMP_AND_SWAP", "atomic_bw -q 4", "atomic_bw -e"),
 ]
 
 
-@on_every_pair
-@pytest.mark.parametrize("run", IN_FILES)
+@pytest.mark.parametrize("pair, run", pairwise(PAIRS, IN_FILES), indirect=["pair"])
 def test_regions_in_files(regions_in_files, pair, run):
     meet(*pair, *perftest(run))
 
@@ -121,7 +92,7 @@ def test_pingpong_with_regions_in_files(regions_in_files, pair, run):
 @on_every_pair
 def test_regions_in_files_are_shown(regions_in_files, pair):
     server, client = pair
-    with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "100"]):
+    with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "900"]):
         regions = lambda: server.host.viaduct("rdma", "mr", "--device", server.device)
         eventually(lambda: [region["memory"] for region in regions()] == ["shared"], "a region in a file")
 
@@ -150,7 +121,7 @@ def test_ipv6(pair):
 def test_what_is_shown_of_a_connection(pair, run, transport):
     server, client = pair
     program, *options = run.split()
-    with Meeting(server, client, [f"ib_{program}", *PERFTEST, "-D", "100", *options]) as meeting:
+    with Meeting(server, client, [f"ib_{program}", *PERFTEST, "-D", "900", *options]) as meeting:
 
         def established():
             assert all(one.running() for one in meeting.both), meeting.describe()
@@ -186,7 +157,7 @@ def test_counters_only_grow(pair):
 
 def test_only_those_of_one_trust_share_memory(host, shared_lab):
     server, client = shared_lab.verbs(host, "a1"), shared_lab.verbs(host, "t1")
-    with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "100"]):
+    with Meeting(server, client, ["ib_write_bw", *PERFTEST, "-D", "900"]):
         rows = eventually(lambda: [row for row in client.queue_pairs() if row["state"] == "RTS"], "RTS")
         eventually(lambda: server.counter("rcvd_bytes") > 0, "a message")
         assert [row["transport"] for row in rows] == ["copy"]
@@ -209,5 +180,4 @@ def test_a_rate_is_waited_for(shared_lab):
     server, client = (shared_lab.verbs(host, guest) for guest in ("a2", "a1"))
     meet(server, client, "ib_write_bw", *PERFTEST, "-s", "65536", "-n", "50")
     packets = 50 * 65536 // 1024
-    sent = client.counter("sent_pkts")
-    assert packets <= sent < 2 * packets and host.drops().get("rate_limited", 0) < packets, (sent, host.drops())
+    assert client.counter("sent_pkts") >= packets and host.drops().get("rate_limited", 0) < packets, host.drops()

@@ -11,10 +11,12 @@ import time
 import pytest
 
 from lab import PATIENCE, Meeting, eventually, meet
+from lab.pairwise import pairwise
 from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
-LASTING = ["-D", "100"]
+# Longer than the slowest test.
+LASTING = ["-D", "900"]
 # Of the protocol between library and daemon (crates/uverbs/src/message.rs).
 VERSION = 9
 
@@ -73,14 +75,13 @@ def good_again(server, client):
     meet(server, client, "ibv_rc_pingpong", "-g", "1", "-n", "100", "-c", "-e")
 
 
-@everywhere
-@pytest.mark.parametrize("program", ["write_bw", "send_bw", "read_bw"])
+@pytest.mark.parametrize("pair, program", pairwise(PLACES, ["write_bw", "send_bw", "read_bw"]), indirect=["pair"])
 def test_the_peer_is_killed(pair, program):
     server, client = pair
     with Meeting(server, client, perftest(program, *LASTING)) as meeting:
         under_way(meeting, server, client)
         meeting.server.process.kill()
-        eventually(lambda: not meeting.client.running(), "the client's end", 30)
+        eventually(lambda: not meeting.client.running(), "the client's end")
         assert meeting.client.process.returncode not in (0, -signal.SIGALRM), meeting.describe()
         assert "Completion with error" in meeting.client.text(), meeting.describe()
     good_again(server, client)
@@ -97,9 +98,11 @@ def test_a_client_is_killed(pair, run):
     good_again(server, client)
 
 
-@on_one_host
-@pytest.mark.parametrize("program", ["write_bw", "read_bw", "atomic_bw"])
-@pytest.mark.parametrize("who", ["server", "client"])
+@pytest.mark.parametrize(
+    "pair, program, who",
+    pairwise(["copy", "shared"], ["write_bw", "read_bw", "atomic_bw"], ["server", "client"]),
+    indirect=["pair"],
+)
 def test_one_with_regions_in_files_is_killed(monkeypatch, pair, program, who):
     monkeypatch.setenv("VIADUCT_RDMA_SHARE", "1")
     server, client = pair
@@ -108,7 +111,7 @@ def test_one_with_regions_in_files_is_killed(monkeypatch, pair, program, who):
         getattr(meeting, who).process.kill()
         (client if who == "client" else server).expect_free()
         if who == "server":
-            eventually(lambda: not meeting.client.running(), "the client's end", 30)
+            eventually(lambda: not meeting.client.running(), "the client's end")
             assert "Completion with error" in meeting.client.text(), meeting.describe()
     good_again(server, client)
 
@@ -122,10 +125,10 @@ def test_the_daemon_is_killed(pair, program):
     with Meeting(server, client, perftest(program, *LASTING)) as meeting:
         under_way(meeting, server, client)
         host.kill()
-        eventually(lambda: not meeting.client.running(), "the client's end", 30)
+        eventually(lambda: not meeting.client.running(), "the client's end")
         assert meeting.client.process.returncode != 0, meeting.describe()
         if server.host is host:
-            eventually(lambda: not meeting.server.running(), "the server's end", 30)
+            eventually(lambda: not meeting.server.running(), "the server's end")
         host.start()
     good_again(server, client)
 
@@ -136,15 +139,15 @@ def test_the_daemon_ends_in_order(pair):
     with Meeting(server, client, perftest("write_bw", *LASTING)) as meeting:
         under_way(meeting, server, client)
         client.host.stop()
-        eventually(lambda: not any(one.running() for one in meeting.both), "the end of both", 30)
+        eventually(lambda: not any(one.running() for one in meeting.both), "the end of both")
         assert meeting.client.process.returncode != 0, meeting.describe()
         client.host.start()
     good_again(server, client)
 
 
-@everywhere
-@pytest.mark.parametrize("program", ["write_bw", "send_bw", "read_bw"])
-@pytest.mark.parametrize("who", ["server", "client"])
+@pytest.mark.parametrize(
+    "pair, program, who", pairwise(PLACES, ["write_bw", "send_bw", "read_bw"], ["server", "client"]), indirect=["pair"]
+)
 def test_a_program_is_stopped_for_a_while(pair, program, who):
     """A program that was stopped ends well, or with an error that it tells; nothing hangs."""
     server, client = pair
@@ -157,7 +160,7 @@ def test_a_program_is_stopped_for_a_while(pair, program, who):
         for device in pair:
             assert device.shown()["name"] == device.device, "the daemon answers meanwhile"
         process.send_signal(signal.SIGCONT)
-        eventually(lambda: not meeting.client.running(), "the client's end", 60)
+        eventually(lambda: not meeting.client.running(), "the client's end")
         if meeting.client.process.returncode == 0:
             assert meeting.statuses() == (0, 0), meeting.describe()
         else:

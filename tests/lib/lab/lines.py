@@ -6,7 +6,7 @@ PORT = 7000
 # Some megabytes a second at most.
 _SEND = """
 import itertools, socket, time
-out = socket.create_connection(("{address}", {port}), timeout=120)
+out = socket.create_connection(("{address}", {port}), timeout=600)
 for i in itertools.count():
     numbers = range(100 * i, 100 * i + 100)
     out.sendall(b"".join(b"line %09d of what a guest receives while it is moved\\n" % number for number in numbers))
@@ -40,4 +40,4 @@ class Lines:
             raise Failed(f"the stream ended: {self.sender.describe()}")
         before = self.received()
         # After several losses TCP waits up to two minutes before it sends again (Linux, TCP_RTO_MAX).
-        eventually(lambda: self.received() >= before + lines, "lines arrive", timeout=150)
+        eventually(lambda: self.received() >= before + lines, "lines arrive", timeout=600)

@@ -45,10 +45,10 @@ class Ovn:
 
     def nbctl(self, *words):
         """Changes the logical network."""
-        return run([program("ovn-nbctl"), f"--db=unix:{self.directory}/ovn.sock", "--timeout=30", *words]).stdout
+        return run([program("ovn-nbctl"), f"--db=unix:{self.directory}/ovn.sock", "--timeout=120", *words]).stdout
 
     def sbctl(self, *words):
-        return run([program("ovn-sbctl"), f"--db=unix:{self.directory}/ovn.sock", "--timeout=30", *words]).stdout
+        return run([program("ovn-sbctl"), f"--db=unix:{self.directory}/ovn.sock", "--timeout=120", *words]).stdout
 
     def join(self, ovs, tunnel_source="127.0.0.1"):
         """Makes the host of this Open vSwitch a chassis. Its bridge is br-int."""
@@ -65,7 +65,7 @@ class Ovn:
         database = f"unix:{ovs.directory}/db.sock"
         words = [*environment, program("ovn-controller"), database]
         self.programs.append(Background(ovs.namespace.words(words), log))
-        eventually(lambda: "br-int" in ovs.vsctl("list-br").stdout, "OVN's bridge", 30)
+        eventually(lambda: "br-int" in ovs.vsctl("list-br").stdout, "OVN's bridge")
 
     def bind(self, ovs, port, logical=None):
         """Makes a port of the host's a logical port, of the same name by default. Waits until OVN has bound it."""
@@ -73,7 +73,7 @@ class Ovn:
         ovs.vsctl("set", "Interface", port, f"external_ids:iface-id={logical or port}")
         up = lambda: self.nbctl("lsp-get-up", logical or port).strip() == "up"
         try:
-            eventually(up, f"{port} is bound", 30)
+            eventually(up, f"{port} is bound")
         except Failed as failed:
             raise Failed(f"{failed}\n" + "\n".join(each.describe(10) for each in self.programs)) from None
 

@@ -9,9 +9,9 @@ import signal
 import tempfile
 from pathlib import Path
 
-from .guest import Container
+from .guest import QUEUE, Container
 from .host import REPOSITORY
-from .shell import POLLER_ENDS, Background, Failed, eventually, run
+from .shell import Background, Failed, eventually, run
 
 # The CPU on which it polls: not the same for all tests that run at a time.
 CORE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % os.cpu_count()
@@ -108,7 +108,8 @@ class Ovs:
 
     def vsctl(self, *words):
         # The database's socket is there a little before somebody listens.
-        return run(["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--retry", "--timeout=60", *words], timeout=70)
+        command = ["ovs-vsctl", f"--db=unix:{self.directory}/db.sock", "--retry", "--timeout=120"]
+        return run([*command, *words], timeout=130)
 
     def appctl(self, *words, check=True):
         return run(["ovs-appctl", "-t", self.directory / "vs.ctl", *words], check=check).stdout
@@ -119,7 +120,7 @@ class Ovs:
 
     def stop(self):
         for program in reversed(self.programs):
-            if program.stop(timeout=POLLER_ENDS) is None:
+            if program.stop() is None:
                 raise Failed(f"Open vSwitch did not end: {program.describe()}")
 
     def _run(self, program, *words):
@@ -131,7 +132,7 @@ class Ovs:
 
     def _wait(self, check, what):
         program = self.programs[-1]
-        eventually(lambda: check() or not program.running(), what, 30)
+        eventually(lambda: check() or not program.running(), what)
         if not program.running():
             raise Failed(f"ended before {what} was there: {program.describe()}")
 
@@ -189,7 +190,9 @@ class OvsController(Ovs):
             raise Failed(f"{self.PLUG_IN} is missing: run make ovs-pmd")
         settings = super().settings()
         extra = settings["dpdk-extra"].strip('"')
-        return {**settings, "hw-offload": "true", "dpdk-extra": f'"{extra} -d {plug_in(self.PLUG_IN)}"'}
+        # Flows are looked at some time after their last packet.
+        idle = {"max-idle": "600000"}
+        return {**settings, **idle, "hw-offload": "true", "dpdk-extra": f'"{extra} -d {plug_in(self.PLUG_IN)}"'}
 
     def start(self):
         self.start_database()
@@ -229,7 +232,7 @@ class OvsController(Ovs):
     def ofctl(self, command, *words):
         """Runs ovs-ofctl COMMAND br0 WORDS."""
         management = f"unix:{self.directory}/br0.mgmt"
-        return run(["ovs-ofctl", "-O", "OpenFlow13", "--timeout=20", command, management, *words]).stdout
+        return run(["ovs-ofctl", "-O", "OpenFlow13", "--timeout=120", command, management, *words]).stdout
 
     def flows(self, *patterns):
         """Returns the datapath's flows whose line has all of these patterns, with what OVS says of each."""
@@ -240,7 +243,7 @@ class OvsController(Ovs):
         return self.flows("offloaded:yes", "dp:dpdk", *patterns)
 
     def received(self):
-        """Returns packets that OVS itself has received from all ports."""
+        """Returns how many packets OVS itself has received from all ports."""
         return sum(int(n) for n in re.findall(r"packets received: (\d+)", self.appctl("dpif-netdev/pmd-stats-show")))
 
 
@@ -255,7 +258,7 @@ class OvsContainer(Container):
     def attach(self):
         namespace = self.namespace
         self.host.namespace.ip("link set", self.device, "netns", namespace.name)
-        namespace.ip("link set", self.device, "address", self.mac, "up")
+        namespace.ip("link set", self.device, "address", self.mac, "txqueuelen", QUEUE, "up")
         for address in self.addresses:
             namespace.ip("addr add", address, "dev", self.device, "nodad" if ":" in address else "")
         return self

@@ -73,7 +73,7 @@ class Shell:
         printed = lambda: self.log.read_text(errors="replace")[begin:]
         status = lambda: re.search(r"exit status (\d+)\.", printed())
         try:
-            eventually(lambda: status() and missing(printed()) is None, f"its end and its output: {command}", 60)
+            eventually(lambda: status() and missing(printed()) is None, f"its end and its output: {command}")
         except Failed as failed:
             raise Failed(f"{failed}\nmissing: {missing(printed())}\n{printed()}") from None
         if status()[1] != "0":

@@ -37,7 +37,7 @@ class Peer:
         draft.write_text(json.dumps(own))
         os.rename(draft, Path(directory, name))
         file = Path(directory, other)
-        eventually(file.exists, f"the program {other}", 60)
+        eventually(file.exists, f"the program {other}")
         gid, number, self.remote, self.key = json.loads(file.read_text())
         way = GlobalRoute(dgid=GID(gid), sgid_index=INDEX)
         wanted = QPAttr(port_num=PORT)

@@ -35,7 +35,7 @@ class Row:
     gbps: float = None
 
 
-def perftest(program, client, server, address, *options, prefixes=((), ()), meanwhile=None, timeout=120):
+def perftest(program, client, server, address, *options, prefixes=((), ()), meanwhile=None, timeout=600):
     """Runs a program of perftest, such as `ib_send_lat`; returns a `Row` for each size.
 
     `prefixes`: what comes in front of the client's and the server's program. `meanwhile()` is called once the client

@@ -37,9 +37,16 @@ class RawPort:
         for frame in frames:
             self.socket.send(bytes(frame))
 
-    def collect(self, wanted, seconds):
-        """Returns the frames that arrive within that time and for which `wanted(bytes)` is true."""
-        return list(self._frames(wanted, seconds))
+    def before(self, last, wanted, what="marker"):
+        """Returns the frames for which `wanted(bytes)` is true and that come before one for which `last(bytes)` is;
+        fails if that does not come."""
+        found = []
+        for frame in self._frames(lambda _: True, PATIENCE):
+            if last(frame):
+                return found
+            if wanted(frame):
+                found.append(frame)
+        raise Failed(f"no {what} on {self.device} within {PATIENCE} s")
 
     def take(self, count, seconds=PATIENCE):
         """Returns the next so many frames, or as many as arrive within that time."""

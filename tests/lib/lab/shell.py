@@ -6,17 +6,15 @@ import subprocess
 import time
 from pathlib import Path
 
-# Seconds in which something must come. Only a test that fails waits so long, so a busy machine has time.
-PATIENCE = 30
-# The same for the end of a program whose threads are pinned to a CPU on which others poll.
-POLLER_ENDS = 100
+# Seconds in which something must come. Only a test that fails waits so long, so the slowest machine has time.
+PATIENCE = 120
 
 
 class Failed(Exception):
     """A command or an expectation failed; the text says which one, and what was seen."""
 
 
-def run(command, *, check=True, timeout=60, stdin=None):
+def run(command, *, check=True, timeout=PATIENCE, stdin=None):
     """Runs a command (list of words) to its end and returns its CompletedProcess, output as text."""
     command = [str(word) for word in command]
     try:
@@ -71,7 +69,7 @@ class Background:
 
     @property
     def status(self):
-        """Its exit status, once it has ended."""
+        """Returns the exit status, once it has ended."""
         return self.process.returncode
 
     def describe(self, lines=30):

@@ -6,14 +6,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from .shell import Failed, eventually
+from .shell import PATIENCE, Failed, eventually
 
 PORT = 7777
-# Packets a second. A tap keeps 1000 (its `txqueuelen`), so the daemon may have no CPU for two seconds.
+# Packets a second. A container's tap keeps 10,000, so the daemon may have no CPU for twenty seconds.
 RATE = 500
 # How often the receiver looks whether the stream ends, in seconds. How often it does so in vain where the last packet
 # has arrived, and where it has not: a busy machine may have no CPU for the daemon.
-LOOK, LATER, LATE = 0.1, 3, 50
+LOOK, LATER, LATE = 0.1, 3, 600
 _HEAD = struct.Struct("!QQ")  # sequence number, time of sending in ns
 
 
@@ -66,7 +66,7 @@ class Stream:
         self.sender.close()
         self.receiver.close()
 
-    def wait(self, packets, timeout=30):
+    def wait(self, packets, timeout=PATIENCE):
         """Waits until this many more packets have arrived."""
         goal = len(self.arrived) + packets
         eventually(lambda: len(self.arrived) >= goal, f"{packets} more packets of the stream", timeout)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from .shell import POLLER_ENDS, Background, Failed
+from .shell import Background, Failed
 
 
 class Testpmd:
@@ -58,10 +58,10 @@ class Testpmd:
         return self
 
     def received(self):
-        """Returns packets received so far, as of its last statistics."""
+        """Returns how many packets it has received, as of its last statistics."""
         counts = re.findall(r"RX-packets: (\d+)", self.process.text())
         return int(counts[-1]) if counts else 0
 
     def stop(self):
-        if self.process and self.process.stop(timeout=POLLER_ENDS) is None:
+        if self.process and self.process.stop() is None:
             raise Failed(f"testpmd did not end: {self.process.describe()}")

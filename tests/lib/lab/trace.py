@@ -8,7 +8,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 
-from .shell import Failed
+from .shell import PATIENCE, Failed
 
 DSCP = 0xFC
 
@@ -20,7 +20,7 @@ class Tracer:
         self.bridge = bridge
         self.number = 0
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(PATIENCE)
         self.socket.connect(str(ovs.directory / "vs.ctl"))
         ports = re.findall(r"port (\d+): (\S+)", self.call("dpctl/show"))
         self.ports = {int(number): name for number, name in ports}

@@ -4,8 +4,12 @@ import json
 import re
 import socket
 import threading
+from contextlib import contextmanager
 
 from .shell import PATIENCE, Failed, eventually
+
+# A state of TCP (linux/tcp_states.h).
+SYN_SENT = 2
 
 
 class EchoServer:
@@ -65,25 +69,49 @@ class EchoServer:
                 continue
 
 
-# Seconds in which nothing may come.
-SILENCE = 1
+@contextmanager
+def dropping(host, reason, packets=1):
+    """Waits, at the end of the block, until the host has dropped that many more packets for this reason."""
+    count = lambda: host.drops().get(reason, 0)
+    before = count()
+    yield
+    eventually(lambda: count() >= before + packets, f"{packets} x drop {reason}")
 
 
 def connect(guest, address, port, timeout=PATIENCE):
-    """Returns a TCP connection from a guest, or None if it isn't made in time. Raises ConnectionRefusedError if
-    refused."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    connection = guest.namespace.socket(family, socket.SOCK_STREAM)
+    """Makes a TCP connection from a guest. Raises ConnectionRefusedError if refused."""
+    connection = guest.namespace.socket(_family(address), socket.SOCK_STREAM)
     connection.settimeout(timeout)
     try:
         connection.connect((address, port))
         return connection
-    except TimeoutError:
-        connection.close()
-        return None
     except OSError:
         connection.close()
         raise
+
+
+def connect_in_vain(host, reason, guest, address, port):
+    """Begins a TCP connection from a guest, waits until the host has dropped its first packet for that reason, and
+    fails if the connection is made all the same."""
+    with guest.namespace.socket(_family(address), socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        with dropping(host, reason):
+            connection.connect_ex((address, port))
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    if state != SYN_SENT:
+        raise Failed(f"{guest.name} connects to {address}, port {port}: state {state}")
+
+
+def arrived(connection):
+    """Returns what has come to a socket and waits there, without waiting for more; None if there is nothing."""
+    timeout = connection.gettimeout()
+    connection.setblocking(False)
+    try:
+        return connection.recv(65536)
+    except BlockingIOError:
+        return None
+    finally:
+        connection.settimeout(timeout)
 
 
 def answers(connection, text=b"hello"):
@@ -97,8 +125,7 @@ def answers(connection, text=b"hello"):
 
 def datagram(guest, address, port, text=b"hello", timeout=PATIENCE):
     """Says whether a UDP datagram is answered."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with guest.namespace.socket(family, socket.SOCK_DGRAM) as sender:
+    with guest.namespace.socket(_family(address), socket.SOCK_DGRAM) as sender:
         sender.settimeout(timeout)
         sender.sendto(text, (address, port))
         try:
@@ -107,17 +134,38 @@ def datagram(guest, address, port, text=b"hello", timeout=PATIENCE):
             return False
 
 
+def send(guest, address, port, text=b"hello"):
+    """Sends a UDP datagram, and waits for nothing."""
+    with guest.namespace.socket(_family(address), socket.SOCK_DGRAM) as sender:
+        sender.sendto(text, (address, port))
+
+
+def send_in_vain(host, reason, guest, address, port, text=b"hello"):
+    """Sends a UDP datagram, waits until the host has dropped it for that reason, and fails if it is answered all the
+    same."""
+    with guest.namespace.socket(_family(address), socket.SOCK_DGRAM) as sender:
+        with dropping(host, reason):
+            sender.sendto(text, (address, port))
+        answer = arrived(sender)
+    if answer is not None:
+        raise Failed(f"{guest.name} has an answer from {address}, port {port}: {answer}")
+
+
+def _family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def tcp_rate(client, server, address, *, seconds=2, options=()):
-    """Returns the rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
-    listen = ["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "30"]
+    """Measures the rate of one TCP connection in Mbit/s, by iperf3; with options ("-n", "4M") for this many bytes."""
+    listen = ["iperf3", "-s", "-1", "-D", "-B", address, "--idle-timeout", "120"]
     amount = options if "-n" in options else ("-t", seconds, *options)
-    connect = ["iperf3", "-c", address, "-J", "--connect-timeout", "20000", *amount]
+    connect = ["iperf3", "-c", address, "-J", "--connect-timeout", "120000", *amount]
     refused = "unable to connect to server: Connection refused"
 
     def attempt():
         # In the background it does not tell that the address is still taken, by the server of the last call.
         server.run(listen, check=False)
-        output = client.run(connect, check=False, timeout=seconds + 60).stdout
+        output = client.run(connect, check=False, timeout=seconds + 2 * PATIENCE).stdout
         return refused not in output and output
 
     report = eventually(attempt, "an iperf3 server")
@@ -128,5 +176,5 @@ def tcp_rate(client, server, address, *, seconds=2, options=()):
 
 
 def round_trip(output):
-    """Returns the average round-trip time in milliseconds of a ping's output."""
+    """Reads the average round-trip time in milliseconds out of a ping's output."""
     return float(re.search(r"= [\d.]+/([\d.]+)/", output)[1])

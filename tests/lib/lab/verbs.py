@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .host import binary
-from .shell import Background, Failed, eventually
+from .shell import PATIENCE, Background, Failed, eventually
 
 _ports = itertools.count(20000)
 
@@ -82,7 +82,7 @@ class Meeting:
         words = [*words, "-p", port]
         named = lambda side: [side.device_name if word == DEVICE else word for word in words]
         self.server = server.start(named(server))
-        eventually(lambda: server.listens(port) or not self.server.running(), f"a listener: {words}", 30)
+        eventually(lambda: server.listens(port) or not self.server.running(), f"a listener: {words}")
         if not self.server.running():
             raise Failed(self.server.describe())
         self.client = client.start([*named(client), server.address])
@@ -98,7 +98,7 @@ class Meeting:
         for program in self.both:
             program.stop(signal.SIGKILL)
 
-    def statuses(self, timeout=60.0):
+    def statuses(self, timeout=PATIENCE):
         """Returns the exit statuses of both, once they have ended."""
         for program in self.both:
             try:
@@ -107,7 +107,7 @@ class Meeting:
                 raise Failed(f"{late}\n{self.describe()}") from None
         return tuple(program.status for program in self.both)
 
-    def expect_success(self, timeout=60.0):
+    def expect_success(self, timeout=PATIENCE):
         if self.statuses(timeout) != (0, 0):
             raise Failed(self.describe())
         return self.client.text()
@@ -116,7 +116,7 @@ class Meeting:
         return "\n".join(f"({one.status}) {one.describe()}" for one in self.both)
 
 
-def meet(server, client, *words, timeout=60.0):
+def meet(server, client, *words, timeout=PATIENCE):
     """Runs a program by both to its end, which must be a good one; returns what the client printed."""
     with Meeting(server, client, words) as meeting:
         return meeting.expect_success(timeout)

@@ -6,8 +6,8 @@ import shlex
 import signal
 
 from .host import REPOSITORY, binary
-from .shell import Background, Failed, eventually
-from .vm import RDMA_IMAGES, Vm
+from .shell import PATIENCE, Background, Failed, eventually
+from .vm import BOOT, RDMA_IMAGES, Vm
 
 VSOCK = REPOSITORY / ".cache/tools/bin/vhost-device-vsock"
 # As in the module's own alias: udev loads them in a guest that has one.
@@ -54,7 +54,7 @@ class Program:
             self.status = int(said) if said.strip() else None
         return self.status is None
 
-    def wait(self, timeout=60.0):
+    def wait(self, timeout=PATIENCE):
         """Its exit status, once it has ended."""
         eventually(lambda: not self.running(), f"the end of {shlex.join(self.command)} in {self.vm.name}", timeout, 0.2)
         return self.status
@@ -96,7 +96,7 @@ class Inside:
         """Starts a program, one of this machine's."""
         return Program(self.vm, [*self.prefix, *words], {**self.environment, **environment})
 
-    def run(self, words, *, timeout=60, **environment):
+    def run(self, words, *, timeout=PATIENCE, **environment):
         """Runs a program to its end, and returns what it printed. Nothing else happens in the guest meanwhile, not even
         a question whether it still runs."""
         line = inside([*self.prefix, *words], {**self.environment, **environment})
@@ -181,7 +181,7 @@ class VerbsVm(Vm):
             words += ["-device", "vhost-user-vsock-pci,chardev=vsock,vectors=0"]
         return words
 
-    def boot(self, timeout=150.0):
+    def boot(self, timeout=BOOT):
         super().boot(timeout, self.boots)
         self.shell(SYSTEM.format(modules=MODULES))
         if self.plugs:
@@ -191,7 +191,7 @@ class VerbsVm(Vm):
             self.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"])
             return self
         count = len(self.windows())
-        self.shell(f"until [ $(ls /dev/dax* | wc -l) = {count} ]; do sleep 0.1; done", timeout=20)
+        self.shell(f"until [ $(ls /dev/dax* | wc -l) = {count} ]; do sleep 0.1; done")
         # UCX looks for it before it tries verbs; nothing is done with it.
         self.shell("mknod /dev/infiniband/uverbs0 c 1 3")
         return self

@@ -1,5 +1,6 @@
 """Virtual machines: QEMU with a vhost-user network device, and a shell over the serial line."""
 
+import fcntl
 import functools
 import json
 import os
@@ -14,13 +15,15 @@ from pathlib import Path
 
 from .guest import Guest, address_words
 from .host import REPOSITORY
-from .shell import Background, Failed, eventually, run
+from .shell import PATIENCE, Background, Failed, eventually, run
 
 IMAGES = REPOSITORY / ".cache" / "vm"
 # With a kernel that has Soft-RoCE, and verbs programs; VIADUCT_VM_KERNEL names the meta package of another one.
 KERNEL = os.environ.get("VIADUCT_VM_KERNEL")
 RDMA_IMAGES = REPOSITORY / ".cache" / (f"vm-rdma-{KERNEL}" if KERNEL else "vm-rdma")
 READY = "guest ready"
+# Seconds for that: some machines boot at a time, translated, on few CPUs.
+BOOT = 600
 # VIADUCT_QEMU names another one than the installed one.
 QEMU = os.environ.get("VIADUCT_QEMU", "qemu-system-x86_64")
 # What scripts/qemu-backports leaves there.
@@ -31,7 +34,10 @@ NEWEST_QEMU = REPOSITORY / ".cache/qemu-backports/qemu-system-x86_64"
 def build_images(images=IMAGES):
     """Builds kernel and initramfs unless they are there."""
     flavour = ["--rdma", *(["--kernel", KERNEL] if KERNEL else [])] if images == RDMA_IMAGES else []
-    run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
+    # One at a time, of the tests that run beside each other.
+    with open(images.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
 
 
 def qemu_words(name, accelerator, memory="192M", images=IMAGES, qemu=QEMU):
@@ -63,7 +69,7 @@ def accelerator():
             log = Path(scratch) / "probe.log"
             probe = Background([*qemu_words("probe", "kvm"), "-serial", "stdio"], log)
             try:
-                probe.wait_for(READY, timeout=8)
+                probe.wait_for(READY, timeout=20)
                 kept.write_text("kvm")
             except Failed:
                 kept.write_text(software)
@@ -76,11 +82,6 @@ def accelerator():
 def version(qemu):
     """Returns the first number of its version."""
     return int(re.search(r"version (\d+)", run([qemu, "--version"]).stdout)[1])
-
-
-def available():
-    """Returns why there can be no virtual machines here, or None."""
-    return None if shutil.which(QEMU) else f"{QEMU} is missing"
 
 
 class Vm(Guest):
@@ -111,6 +112,9 @@ class Vm(Guest):
     def start(self, incoming=None, paused=False):
         """Starts QEMU; the guest boots while the caller goes on. `boot` waits for it. `incoming`: it takes the state
         of another from there, and goes on with it, if `paused` only after `resume`."""
+        if not shutil.which(self.qemu_program):
+            builder = "qemu-backports" if self.qemu_program == NEWEST_QEMU else "setup test"
+            raise Failed(f"{self.qemu_program} is missing: run scripts/{builder}")
         build_images()  # accelerator() starts one of these
         build_images(self.images)
         queues = self.entry.get("queues", 1)
@@ -149,27 +153,28 @@ class Vm(Guest):
         """Returns what else QEMU's command line has."""
         return []
 
-    def boot(self, timeout=150.0, boots=1):
+    def boot(self, timeout=BOOT, boots=1):
         """Waits until the guest is up, so many times by now, and gives it its addresses."""
         log = self.directory / "serial.log"
-        deadline = time.monotonic() + timeout
-        while not (log.exists() and log.read_text(errors="replace").count(READY) >= boots):
-            if not self.qemu.running() or time.monotonic() > deadline:
-                console = log.read_text(errors="replace")[-2000:] if log.exists() else ""
-                raise Failed(f"guest {self.name} does not start: {self.qemu.describe()}\n{console}")
-            time.sleep(0.1)
+        said = lambda: log.read_text(errors="replace") if log.exists() else ""
+        try:
+            eventually(lambda: said().count(READY) >= boots or not self.qemu.running(), READY, timeout, 0.1)
+        except Failed as late:
+            raise Failed(f"guest {self.name}: {late}: {self.qemu.describe()}\n{said()[-2000:]}") from None
+        if not self.qemu.running():
+            raise Failed(f"guest {self.name} does not start: {self.qemu.describe()}\n{said()[-2000:]}")
         self.run(["ip", "link", "set", "eth0", "up"])
         for words in address_words("eth0", self.entry.get("addresses", []), self.network):
             self.run(" ".join(["ip", *words]).split())
         return self
 
-    def run(self, command, *, check=True, timeout=60):
+    def run(self, command, *, check=True, timeout=PATIENCE):
         """Runs a command (list of words) in the guest; its output and errors come as one."""
         program, *words = (str(word) for word in command)
         # By its path, because busybox's shell takes its own `ip` and `ping` before those of the PATH.
         return self.shell(shlex.join([f"/bin/{program}", *words]), check=check, timeout=timeout)
 
-    def shell(self, line, *, check=True, timeout=60):
+    def shell(self, line, *, check=True, timeout=PATIENCE):
         """Runs a line of shell in the guest. One at a time: there is one serial line."""
         self.console = self.console or self._connect()
         tag = f"{time.monotonic_ns():x}"
@@ -195,7 +200,7 @@ class Vm(Guest):
     def qmp(self, execute, **arguments):
         """Has QEMU execute a command of its monitor protocol; returns what it answers."""
         with socket.socket(socket.AF_UNIX) as monitor:
-            monitor.settimeout(60)
+            monitor.settimeout(PATIENCE)
             # QEMU makes the socket some time after it starts.
             eventually(lambda: monitor.connect_ex(str(self.directory / "qmp")) == 0, f"{self.name}'s monitor")
             answers = monitor.makefile()
@@ -230,13 +235,13 @@ class Vm(Guest):
         self.qmp("migrate-set-parameters", **{"downtime-limit": 1})
         self.qmp("migrate", uri=uri)
         ends = ("completed", "failed")
-        eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 180)
+        eventually(lambda: progress()[0] in ends or progress()[1] > rounds, f"{rounds} rounds", 600)
         if before_last:
             before_last()
             if progress()[0] in ends:
                 raise Failed("the migration ended too early")
         self.qmp("migrate-set-parameters", **{"downtime-limit": 60_000})
-        eventually(lambda: progress()[0] in ends, "the migration ends", 60)
+        eventually(lambda: progress()[0] in ends, "the migration ends", 600)
         told = self.qmp("query-migrate")
         if told["status"] != "completed":
             raise Failed(f"guest {self.name} did not migrate: {told}")
@@ -246,7 +251,7 @@ class Vm(Guest):
         """Waits until QEMU has the state of another; one that cannot take it ends, and says why."""
         has = lambda: self.qmp("query-status")["status"] != "inmigrate"
         try:
-            eventually(has, "QEMU has the state", 60)
+            eventually(has, "QEMU has the state", 600)
         except (Failed, OSError, ValueError) as error:
             raise Failed(f"guest {self.name} did not arrive: {error}\n{self.qemu.describe()}") from None
 
