@@ -155,7 +155,7 @@ def test_flows_of_an_open_vswitch(lab):
         start = forwarded(host)
         by_card = lambda count: knock(sender, b"hello", there, 5) and forwarded(host) >= count
         eventually(lambda: by_card(start + 50), "datagrams by the card")
-        # What the card forwards counts as the flow's, in Viaduct and in OVS.
+        # Packets that the card forwards count as the flow's, in Viaduct and in OVS.
         eventually(lambda: carried(host, least=20), "the card's packets in the flow's counters")
         line = lambda: offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x0800\)", "actions:o2")
         eventually(lambda: int(re.search(r"packets:(\d+)", line())[1]) >= 20, "the card's packets in OVS")

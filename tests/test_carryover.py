@@ -171,7 +171,7 @@ def metrics(host):
     """Reads counters, by their labels."""
     lines = host.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout.splitlines()
     values = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    # What the kernel counts of the process and of its descriptors begins with them.
+    # Counters of the kernel, of the process and of its descriptors, begin with these.
     own = ("process_", "viaduct_vif_lost", "viaduct_vif_refused", "viaduct_vif_malformed", "viaduct_rdma")
     return {name: int(value) for name, value in values if "_total" in name and not name.startswith(own)}
 
@@ -197,7 +197,7 @@ def test_counters_go_on(lab, how):
         now = metrics(host)
         assert {name: (value, now.get(name)) for name, value in reached.items() if now.get(name, 0) < value} == {}
         a1.expect_ping(A2.address)
-    # Who is new begins with zero.
+    # A new guest begins with zero.
     getattr(host, how)()
     host.config = config.copy()
     host.config.entry("guest", "a2")["mac"] = "02:00:00:00:01:77"

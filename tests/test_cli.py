@@ -13,7 +13,7 @@ from lab.topology import SEATS, bridge_entries, host_config, tap, tunnel_routes
 
 A1, A2, B1 = SEATS["a1"], SEATS["a2"], SEATS["b1"]
 
-# What scripts read: a key may be added, none may go.
+# Keys that scripts read: one may be added, none may go.
 LISTS = {
     "vif": {"name", "kind", "network", "mtu"},
     "guest": {"name", "kind", "network", "mac", "addresses", "state", "mode", "rdma", "window_mb"},

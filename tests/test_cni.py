@@ -254,7 +254,7 @@ def test_gc_removes_what_is_not_valid_in_its_network_alone(runtime):
     guest(runtime, "c1").expect_ping("10.1.1.254")
 
 
-# What changes something outside of the plug-in, or sends something.
+# System calls that change something outside of the plug-in, or send something.
 CALLS = ["connect", "execve", "mkdir", "rename", "sendto", "setns", "write", "writev"]
 
 

@@ -42,7 +42,7 @@ def test_windows_want_memory(lab):
         status, found = doctor(host)
         assert [one["level"] for one in found["windows"]] == [level], found["windows"]
         assert status == (level == "broken") and "vsock" in found, found
-        # What it says is what to do.
+        # It says what to do.
         if level != "good":
             assert f"remount,size=128M {directory}" in found["windows"][0]["advice"]
         run(["umount", directory])

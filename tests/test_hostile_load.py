@@ -21,7 +21,7 @@ COPIES = 20_000
 MEMBERS = 60
 # Floods of the guests' kernels meanwhile.
 BESIDE = 100
-# What a driver sends at once.
+# Frames that a driver sends at once.
 RING = 4096
 
 

@@ -37,7 +37,7 @@ def host(lab):
     guests = {"a1": tap("a1"), "a2": tap("a2"), "b1": vhost("b1"), "b2": vhost("b2")}
     host = lab.host(host_config("a", guests, wire=False))
     host.a1, host.a2 = lab.container(host, "a1"), lab.container(host, "a2")
-    # Of the guest that receives: what is sent here takes no room from the stream.
+    # A port of the guest that receives: frames sent here take no room from the stream.
     with RawPort(host.a2.namespace, host.a2.device) as port:
         host.port = port
         yield host
@@ -224,7 +224,7 @@ def test_segments_of_a_few_bytes(host, size):
             vnet = struct.pack("<BBHHHHH", NEEDS_CSUM, GSO_TCPV4, 54, size, 34, 16, 0)
             before, streamed = sent_and_dropped(host), stream.sent
             driver.send_often(64, frame, vnet)
-            # What else went meanwhile, with something for what the kernels of the others say by themselves.
+            # Other packets meanwhile, with some for those that the kernels of the others send by themselves.
             beside = stream.sent - streamed + 500
             made = sent_and_dropped(host) - before - beside
             assert made <= 4096, f"{made} packets of 64 frames"

@@ -20,7 +20,7 @@ from lab.topology import host_config, tap, verbs, vhost
 
 libc = ctypes.CDLL(None)
 PUNCH_HOLE, KEEP_SIZE = 2, 1
-# Of the kernel (vm.max_map_count): a process that has more mappings gets no memory any more.
+# The kernel's vm.max_map_count: a process that has more mappings gets no memory any more.
 MAPPINGS = 65_530
 
 

@@ -193,7 +193,7 @@ def hop(payload, source=None, destination=ALL_NODES):
 
 
 SERVER = UDP(sport=67, dport=68) / BOOTP(op=2, chaddr=bytes.fromhex(A2.mac.replace(":", "")), yiaddr=A2.address)
-# What a guest that is neither router nor server must not say, and what it is dropped for.
+# Packets that a guest which is neither router nor server must not send, and the reasons of their drops.
 LIES = {
     "router advertisement": (lambda: hop(advertisement()), "router_guard"),
     "router advertisement behind an extension": (lambda: hop(IPv6ExtHdrDestOpt() / advertisement()), "router_guard"),

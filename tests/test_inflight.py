@@ -14,7 +14,7 @@ from lab.driver import AVAIL, HEADER, PACKED, TRANSMIT, USED, VERSION_1
 from lab.topology import SEATS, host_config, tap, vhost
 
 KILLS, SIZE = 20, 64
-# What the daemon may have taken and not returned when it dies: it does that again.
+# Chains that the daemon may have taken and not returned when it dies: they are sent again.
 BURST = 64
 VM, CONTAINER = SEATS["b1"], SEATS["a1"]
 
@@ -54,7 +54,7 @@ class Keeper(Driver):
         self.say(SET_INFLIGHT_FD, FORM.pack(*form), [file])
 
     def start(self):
-        # What is sent by a ring that runs and is not enabled is discarded.
+        # Frames sent by a ring that runs and is not enabled are discarded.
         for ring in self.rings:
             self.say(SET_VRING_ENABLE, struct.pack("<II", ring.index, 1))
         super().start()

@@ -15,7 +15,7 @@ from lab.topology import SEATS, host_config, one_host, tap, vhost
 KILLS = [20, at_night(100)]
 # After so many, everything has to go on before the next one.
 ROUND = 10
-# What the daemon may have taken and not returned when it dies: it does that again.
+# Packets that the daemon may have taken and not returned when it dies: they are sent again.
 BURST = 64
 
 SPLIT, PACKED, CONTAINER = SEATS["a1"], SEATS["a2"], SEATS["b1"]

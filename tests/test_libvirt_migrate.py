@@ -20,7 +20,7 @@ pytestmark = machines
 
 VM, PEER = SEATS["a1"], SEATS["a2"]
 PEERS = "/etc/viaduct/peers"
-# In place of ssh to a host that is not there.
+# A command in place of ssh to a host that is not there.
 DEAD = "sh -c 'echo no route to host >&2; exit 255' dead"
 MANAGEMENT = {"a": "198.51.100.1", "b": "198.51.100.2"}
 
@@ -134,7 +134,7 @@ def test_a_saved_domain_goes_on(lab, libvirts):
         lines.more()
     assert not a.host.drops().get("tcp_midstream") and not a.log()
 
-    # What was saved is gone after an ordinary end and start: these connections are of another life.
+    # Saved connections are gone after an ordinary end and start: they are of another life.
     lines.sender.stop()
     domain.shell("echo before > /tmp/when")
     a.virsh("snapshot-create-as", "a1", "before")

@@ -178,7 +178,7 @@ def test_connections_go_with_a_vm(lab):
     hosts["a"].call("flow", "flush")
     lines.vm, _ = lab.migrate(lines.vm, hosts["a"])
     eventually(lambda: hosts["a"].drops().get("tcp_midstream"), "host a does not know the connection")
-    # What is wrong is refused, and says why.
+    # Wrong states are refused with a reason.
     refused = hosts["b"].call("guest", "import", "b1", state, check=False)
     assert refused.returncode == 1 and "is not the guest's" in refused.stderr
     state.write_bytes(state.read_bytes()[:-3])

@@ -50,7 +50,8 @@ def test_a_guest_that_took_nothing_goes_on(lab, options):
                 sender.sendto(b"x", (VM.address, 9))
         eventually(lambda: taken(ovs) >= before + 100, "the packets are in the guest's buffers")
 
-    # Else the last round begins before: the guest writes more than goes over in time. (Zeroes go over at once.)
+    # With more bandwidth the last round begins before: the guest writes more than goes over in time. (Zeroes go over
+    # at once.)
     vm.qmp("migrate-set-parameters", **{"max-bandwidth": 16 << 20})
     vm.shell("yes | head -c 16777216 > /tmp/a; while :; do cat /tmp/a > /tmp/b; done &")
     vm.run(["ip", "link", "set", "eth0", "down"])

@@ -82,7 +82,7 @@ def ecmp_hosts(lab):
 def test_ecmp_keeps_a_flow_and_uses_every_path(lab):
     host, a1 = ecmp_hosts(lab)
     flows, packets = 64, 5
-    # Of the packets that wait for next hops only some are kept.
+    # Only some of the packets that wait for next hops are kept.
     known = lambda: {row["address"] for row in host.viaduct("neigh") if row["mac"]}
     numbers = itertools.cycle(range(250))
     ask = lambda: send(a1, f"10.9.0.{next(numbers)}", 7)

@@ -40,7 +40,7 @@ def test_packets_go_by_open_vswitch_and_then_past_it(lab):
     one.expect_ping("fd09::2")
     offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", r"eth_type\(0x86dd\)")
     pass_by(ovs, one, "fd09::2")
-    # What the daemon counts OVS shows as its own.
+    # OVS shows the daemon's counters as its own.
     flow = lambda: int(re.search(r"packets:(\d+)", offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", "0x0800"))[1])
     eventually(lambda: flow() >= 50, "the flow's packets in OVS")
     counted = lambda: int(ovs.vsctl("get", "Interface", "o1", "statistics:rx_packets").stdout)
@@ -133,7 +133,7 @@ def test_tcp_flags_above_the_lower_eight_stay_with_open_vswitch(lab):
             one.send(*[frame] * 20)
             for _ in range(20):
                 port.expect(lambda seen, frame=frame: seen == frame, "segment")
-        # Of both flows: to be carried out, and to be marked.
+        # Both flows, to be carried out and to be marked, were refused.
         eventually(lambda: refused() >= 4, "refused flows")
     # None came twice, nor to the other port: it would be there before what is sent now.
     for port, last in ((two, bytes(frame_to(2))), (three, bytes(frame_to(3)))):
@@ -346,7 +346,7 @@ def test_tunnels_that_are_ports(lab, kind):
     receiver.wait_for("listens")
     one.run(["python3", "-c", TRANSFER, "send", address(9)])
     receiver.wait_for("right")
-    # What the daemon counts OVS shows as its own.
+    # OVS shows the daemon's counters as its own.
     counted = lambda key: int(ovs.vsctl("get", "Interface", "tun", f"statistics:{key}").stdout)
     eventually(lambda: counted("rx_packets") >= 50 and counted("tx_bytes") > 3_000_000, "the port's counters")
     assert ovs.vsctl("get", "Interface", "tun", "link_state").stdout.strip() == "up"
@@ -412,7 +412,7 @@ def test_a_port_that_is_deleted_and_added_again(lab):
     ovs.add_port("o2")
     one.expect_ping(address(2))
     offloaded(ovs, rf"src={mac(1)},dst={mac(2)}", "0x0800")
-    # One that viaductd does not have.
+    # A port that viaductd does not have.
     with pytest.raises(Failed, match="Error attaching device"):
         ovs.add_port("o9")
     ovs.switch.wait_for('there is no guest or wire "o9" with mode = "ovs"')

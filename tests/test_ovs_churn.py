@@ -81,7 +81,7 @@ def installed(host, raw, frames):
     return time.monotonic() - began
 
 
-# What the stream loses, a busy machine may have lost.
+# A busy machine may lose packets of the stream.
 @pytest.mark.alone
 def test_many_flows_with_churn(lab):
     """Flows are made for each connection, changed all at once, and taken away. A stream beside them loses nothing."""

@@ -23,7 +23,7 @@ def under_ovs(lab, **guests):
 
 def stands_still(ovs, passed, count):
     """Fails unless so many more packets pass and Open vSwitch itself receives none, from any port."""
-    # What was on its way when the flow came.
+    # Some packets were on their way when the flow came.
     eventually(lambda: ovs.received() == ovs.received(), "packets that pass by", interval=0.5)
     before, start = ovs.received(), passed()
     eventually(lambda: passed() - start >= count, f"{count} packets")

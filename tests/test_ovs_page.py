@@ -43,7 +43,7 @@ def shell(lab):
 def test_the_commands_of_the_page(shell):
     commands = steps(PAGE)
     assert [step.command.split()[0] for step in commands[:2]] == ["apt", "update-alternatives"]
-    # What the page promises: the tenth one makes flows.
+    # The page promises that the tenth one makes flows.
     assert "ping" in commands[9].command
     shell.follow(commands)
 

@@ -21,7 +21,7 @@ TABLES = 3
 PORTS = ["o1", "o2", "o3"]
 MACS = ["02:00:00:00:0f:01", "02:00:00:00:0f:a0", "02:00:00:00:0f:02", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:fb"]
 MASKS = ["", "", "/01:00:00:00:00:00", "/ff:ff:ff:00:00:00", "/00:00:00:00:00:a0"]
-# What the packet of a rule is, and what the rule may look at and change then.
+# Kinds of packets, with the fields that a rule about them may look at, and the changes that it may make.
 KINDS = {
     "": ([], []),
     "arp": (["arp_op=1", "arp_tpa=10.9.0.2"], []),

@@ -83,7 +83,8 @@ def test_open_vswitch_and_viaduct_agree_about_packets(lab):
     software = [any("tos=" in action or "tclass=" in action for action in tracer.actions(1, each)) for each in frames]
     assert sum(software) < COUNT / 10
     raw = {guest.name: RawPort(guest.namespace, guest.device) for guest in guests}
-    # By OVS itself, which makes the flows. (It changes bytes where a checksum would be in later fragments, too.)
+    # OVS itself forwards them at first, and makes the flows. (It changes bytes where a checksum would be in later
+    # fragments, too.)
     wrong = passes(raw, "o1", frames, traced)
     assert all(IP in frame and frame[IP].frag for frame in (Ether(seen) for _, seen in wrong)), wrong
     settled = lambda: [answer is None for answer in answers()] == software
@@ -91,7 +92,7 @@ def test_open_vswitch_and_viaduct_agree_about_packets(lab):
     for each, answer, frames_out in zip(frames, answers(), traced):
         if answer:
             assert explained(answer, each) == frames_out, f"{each.command()}\n{answer['decision']}"
-    # By Viaduct, with what OVS keeps.
+    # Viaduct forwards them then, but for those that OVS keeps.
     before = ovs.received()
     assert passes(raw, "o1", frames, traced) == {}
     assert ovs.received() - before == sum(software)

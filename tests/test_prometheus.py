@@ -106,7 +106,7 @@ def test_every_panel_of_the_dashboard_has_data(host, prometheus):
 
     def filled(query):
         query = re.sub(r"\$(instance|network)", ".*", query.replace("$__rate_interval", "10s"))
-        # What is there only when something goes wrong is asked for without that condition.
+        # Series that are there only when something goes wrong are asked for without that condition.
         return eventually(lambda: prometheus("query", query=query.removesuffix(" > 0"))["result"], query)
 
     for query in queries:

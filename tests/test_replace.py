@@ -342,7 +342,7 @@ def test_sockets_and_windows_are_given_away_by_the_daemon_that_serves(lab):
     host.daemon, host.config = old, config(2, 2, "600")
     host.replace()
     assert groups() == [(2, 0o660), (2, 0o600), (2, 0o660)] + [(2, 0o600)] * 3
-    # Who serves no readers does not listen for them either, nor is in the way of who does again.
+    # A daemon that serves no readers does not listen for them either, nor is it in the way of one that does again.
     del host.config.host["readers"]
     host.replace()
     with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as reader:

@@ -9,7 +9,7 @@ from lab import PATIENCE, Failed, eventually
 from lab.topology import SEATS, host_config, tunnel_routes, two_verbs_hosts, verbs
 
 PRELOAD = next(iter(Path("/usr/lib").glob("*/rsocket/librspreload.so")), None)
-# What rstream is told: calls that wait, do not wait; bytes that are checked.
+# Options of rstream: calls that wait, do not wait; bytes that are checked.
 RSTREAM = {
     "blocking": "-T b -T v -I 20 -C 50",
     "nonblocking": "-T n -T v -I 20 -C 50",
@@ -27,7 +27,7 @@ listening, data = lib.rsocket(socket.AF_INET, socket.SOCK_STREAM, 0), ctypes.cre
 any_address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 7471) + bytes(12)
 assert lib.rbind(listening, any_address, 16) == 0 and lib.rlisten(listening, 5) == 0
 """
-# Of each connection it says what it got, and the error.
+# It says of each connection what it got, and the error.
 SERVER = f"""{LISTENER}
 while True:
     fd, got, all = lib.raccept(listening, None, None), 1, 0
@@ -102,7 +102,7 @@ for number in numbers:
     wr.imm_data = int(number, 16)
     qp.post_send(wr)
 """
-# As rdma-core says it: version 1, 16 credits, a table of two entries.
+# The greeting of rdma-core: version 1, 16 credits, a table of two entries.
 HELLO = "01020010 00000000" + "00" * 15 + "02" + "00" * 16
 
 

@@ -142,7 +142,7 @@ def test_the_helper_ends_with_its_daemon(host, how):
     os.close(helper)
     left = {path.name for path in host.run_dir.iterdir() if path.is_socket()}
     assert left == ({"viaduct.sock", "replace.sock", "ovs.sock"} if how == "kill" else set())
-    # What a dead daemon left is replaced.
+    # Files that a dead daemon left are replaced.
     host.start()
     host.call("status")
 

@@ -11,10 +11,10 @@ from lab.topology import host_config
 
 pytestmark = pytest.mark.nightly
 
-# Whoever has a name and is not root.
+# Any user who has a name and is not root.
 USER = "daemon"
 
-# Of the node: Slurm resolves nothing where there is only a loopback device.
+# The node's address: Slurm resolves nothing where there is only a loopback device.
 ADDRESS = "192.0.2.1"
 CONFIGURATION = """
 ClusterName=one

@@ -85,7 +85,7 @@ class Device:
 
     def start(self, program, options):
         program = RDMA_IMAGES / "greet" if program == "greet" else program
-        # What mckey says is looked at while it runs.
+        # Lines of mckey are looked at while it runs.
         prefix = ["stdbuf", "-oL"] if program == "mckey" else []
         self.running = self.verbs.start([*prefix, program, *options.split()])
 

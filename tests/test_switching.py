@@ -80,7 +80,7 @@ ETHERNET = Ether(src=A1.mac, dst=A2.mac)
 LINK = IPv6(src=LINK_LOCAL[A1], dst=LINK_LOCAL[A2], hlim=255)
 OFFER = BOOTP(op=2, yiaddr="10.1.1.66") / DHCP(options=[("message-type", "offer"), "end"])
 
-# What guests may send that are routers or DHCP servers.
+# Packets that guests may send which are routers or DHCP servers.
 ROUTERS = {
     "advertisement": ETHERNET / LINK / ICMPv6ND_RA(),
     "redirect": ETHERNET / LINK / ICMPv6ND_Redirect(tgt=LINK_LOCAL[A1], dst="fd00:9::1"),

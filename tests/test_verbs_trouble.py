@@ -17,7 +17,9 @@ from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
 PERFTEST = ["-d", "viaduct0", "-x", "1", "-F"]
 # Longer than the slowest test.
 LASTING = ["-D", "900"]
-# Of the protocol between library and daemon (crates/uverbs/src/message.rs).
+# Acknowledgements may take four seconds, which a daemon without a CPU may need.
+PATIENT = ["-u", "20"]
+# The version of the protocol between library and daemon (crates/uverbs/src/message.rs).
 VERSION = 9
 
 
@@ -71,7 +73,7 @@ def good_again(server, client):
     """Fails if something is left of what was, or new programs do not work."""
     for device in (server, client):
         device.expect_free()
-    # By events: who polls takes the CPU from the daemons, which then may be late.
+    # Programs wait for events: one that polls takes the CPU from the daemons, which then may be late.
     meet(server, client, "ibv_rc_pingpong", "-g", "1", "-n", "100", "-c", "-e")
 
 
@@ -155,7 +157,7 @@ def test_a_program_is_stopped_for_a_while(pair, program, who):
         under_way(meeting, server, client)
         process = getattr(meeting, who).process
         process.send_signal(signal.SIGSTOP)
-        # What is tested is a stop of a second, while which the other side may time out and send again.
+        # The stop takes a second, in which the other side may time out and send again.
         time.sleep(1)
         for device in pair:
             assert device.shown()["name"] == device.device, "the daemon answers meanwhile"
@@ -246,7 +248,7 @@ GARBAGE = [
     *(b'{"hello":{"version":-1}}', b'{"hello":{"version":1e400}}', b'{"hello":{}}', b'{"create_qp":{}}'),
 ]
 HUGE = {"address": 4096, "len": (1 << 64) - 4096, "backing": "file"}
-# Of one who was let in.
+# Requests of a program that was let in.
 REQUESTS = [
     {"reg_mr": {"pd": 7, "address": 0, "length": 1 << 63, "iova": (1 << 64) - 1, "access": 0xFFFFFFFF, "pages": []}},
     {"reg_mr": {"pd": 0, "address": 0, "length": (1 << 64) - 1, "iova": 0, "access": 7, "pages": []}},
@@ -271,7 +273,7 @@ def test_strangers_do_no_harm(pair):
     """Garbage, requests for things that are not there and connections by the hundred disturb nobody who was there
     before."""
     server, client = pair
-    with Meeting(server, client, perftest("write_bw", "-D", "8")) as meeting:
+    with Meeting(server, client, perftest("write_bw", "-D", "8", *PATIENT)) as meeting:
         under_way(meeting, server, client)
         for garbage in GARBAGE:
             with stranger(server) as connection:

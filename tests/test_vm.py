@@ -92,7 +92,7 @@ def test_guest_sends_by_both_queues(guests):
     vm.run(["ethtool", "-L", "eth0", "combined", "2"])
     tcp_rate(guests["container"], vm, A2.address, options=("-n", "2M", "-P", 8))
     counts = vm.run(["ethtool", "-S", "eth0"]).stdout
-    # What comes from the guest: which queue the guest is given packets in is for each worker to choose.
+    # Packets that come from the guest: each worker chooses in which queue the guest is given packets.
     sent = [int(count) for count in re.findall(r"tx_?(?:queue_)?\d+_packets: (\d+)", counts)]
     assert len(sent) == 2 and all(sent), counts
 
@@ -143,7 +143,7 @@ def test_memory_that_a_vmm_does_not_share_is_a_fault(lab):
     rebind(shared)
     assert vif(host, "a2")["up"]
     private = lab.vm(host, "a1", kind=Private)
-    # As long after its rings have started as a fault would take for those of the other one.
+    # By then a fault of the other one's memory would be there as well.
     eventually(lambda: "share=on" in (vif(host, "a1").get("fault") or ""), "a fault of a1")
     assert not vif(host, "a2").get("fault")
     private.boot()

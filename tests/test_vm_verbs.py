@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.takes_long, pytest.mark.timeout(1800)]
 
 CONTAINERS = ("near", "far")
 MORE = {"own": 3, "near": 4, "far": 5}  # last bytes of addresses of host a's guests without seats
-# As what device a machine gets its window once it runs.
+# Devices as which machines get their windows once they run.
 PLUGS = {"own": "nvdimm", "b1": "virtio-pmem-pci"}
 # A rank of MPI takes 62 MB and more; without room it hangs.
 WINDOW = {"window_mb": 128}
@@ -405,7 +405,7 @@ def test_a_window_is_unplugged(world):
     world.expect_clean()
 
 
-# One installation for two nodes, each a machine with a daemon of its own: what a cluster has.
+# One installation for two nodes, each a machine with a daemon of its own, as in a cluster.
 NODES = {"a2": 1, "b1": 2}
 SHARED = "/opt/viaduct"
 

@@ -24,7 +24,7 @@ pytestmark = machines
 
 # A window and no trust: 36 MB and more, of which programs get 32.
 KEYS = {"standby": True, "rdma": "a1", "window_mb": 36, "window_migrates": True}
-# What the guest gets by 9p before it moves.
+# The directory of the files that the guest gets by 9p before it moves.
 FILES = "/tmp/files"
 _numbers = itertools.count()
 
@@ -87,7 +87,7 @@ def files(lab):
     source = REPOSITORY / "tests/vm/moves.c"
     run(["cc", "-O2", "-o", directory / "moves", source, "-libverbs"])
     shutil.copy(binary("verbs/libibverbs.so.1"), directory)
-    # Those that it needs and the guest lacks.
+    # Libraries that it needs and the guest lacks.
     for needed in re.findall(r"=> (/\S+)", run(["ldd", directory / "libibverbs.so.1"]).stdout):
         shutil.copy(needed, directory)
     run(["strip", "--strip-debug", directory / "libibverbs.so.1"])
@@ -99,7 +99,7 @@ def stand_still(vm, window):
     vm.qmp("stop")
     eventually(lambda: not window("a")["users"], "the programs lost their device")
     vm.qmp("cont")
-    # What vhost-user-vsock is told while the VM stands still, the VM does not learn.
+    # The VM does not learn what vhost-user-vsock is told while the VM stands still.
     vm.unplug_vsock()
 
 

@@ -125,7 +125,7 @@ def test_they_stay_over_restarts_and_go_with_their_guests(lab):
     assert files(host)["a1"].st_size == files(host)["trust-job7"].st_size == 96 * MIB
     host.apply(host_config("a", {"a2": verbs(**TRUST)}, wire=False))
     assert files(host) == {} and windows(host) == {}
-    # Those of a guest that was removed while no daemon was there, and the sockets that a killed one left.
+    # Windows of a guest that was removed while no daemon was there, and the sockets that a killed one left.
     host.apply(config())
     sockets = [host.run_dir / name for name in ("a1.sock", "rdma/a1", "rdma/vm/a1.vsock_4791")]
     host.kill()
@@ -281,12 +281,12 @@ def test_programs_that_end_without_a_daemon_leave_nothing(lab):
     gone.stop(signal.SIGKILL)
     inside.stop(signal.SIGKILL)
     host.start()
-    # Of the program in the VM only another one there can tell.
+    # Only another program in the VM can tell of the one that was there.
     programs.expect_left(its + of_vm)
     witness = programs.run("a1", ["ibv_devinfo"])
     eventually(lambda: not witness.running(), f"the end of ibv_devinfo: {witness.describe()}")
     programs.expect_left(its)
-    # Whoever lives keeps what it has, whatever ends and begins around it.
+    # A program that lives keeps its memory, whatever ends and begins around it.
     eventually(came, "the VMM")
     (inside, of_vm), (other, of_other) = (programs.start(*which) for which in (("a1", 18604), ("a2", 18605)))
     host.replace()

@@ -26,7 +26,7 @@ PACKAGES = Path(os.environ.get("VIADUCT_PACKAGES", BUILT / "packages"))
 pytestmark = pytest.mark.timeout(600)
 CHROOTS = Path(os.environ.get("VIADUCT_CHROOTS", REPOSITORY / ".cache/chroots"))
 UNIT = "/lib/systemd/system/viaductd.service"
-# What dpkg and other packages' scripts write, whatever the package.
+# Files that dpkg and other packages' scripts write, whatever the package.
 NOT_OURS = re.compile(r"/(var/lib/dpkg|var/log|var/cache|var/lib/apt|var/lib/systemd|tmp|proc|dev|sys)(/|$)"
                       r"|/lib\.usr-is-merged$"
                       r"|/etc/(passwd|group|shadow|gshadow)-?$|/etc/\.pwd\.lock$|/var/lib/pam/")
@@ -64,7 +64,7 @@ class Chroot:
 
     def install(self, package):
         shutil.copy(package, self.root / "tmp")
-        # By apt, which checks the dependencies: all are there, so that nothing is downloaded.
+        # apt installs it, which checks the dependencies: all are there, so that nothing is downloaded.
         return self.run("apt-get", "install", "-y", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold",
                         "-o", "APT::Sandbox::User=root", f"/tmp/{package.name}").stdout
 
@@ -168,7 +168,7 @@ def test_install_upgrade_remove_purge(lab, package, distribution):
     assert chroot.interfaces() == {"lo"}
     assert chroot.namespace.run(["ip", "rule"]).stdout == namespace_rules
     assert example.exists() and not (chroot.root / "usr/bin/viaduct").exists()
-    # What a plug-in leaves where a container was attached.
+    # Files that a plug-in leaves where a container was attached.
     (chroot.root / "var/lib/viaduct-containers/blue").mkdir(parents=True)
     chroot.run("dpkg", "--purge", "viaduct")
     left = chroot.files() - clean
@@ -236,7 +236,7 @@ def test_image(lab, package):
     layout, bundle = lab.directory / "layout", lab.directory / "bundle"
     run(["skopeo", "copy", "--quiet", archive, f"oci:{layout}:viaduct"])
     run(["umoci", "unpack", "--rootless", "--image", f"{layout}:viaduct", bundle])
-    # As an engine would with --privileged: its own network namespace, the image's files, its entry point and words.
+    # An engine does so with --privileged: its own network namespace, the image's files, its entry point and words.
     root, namespace = bundle / "rootfs", lab.namespace("image")
     for directory in ("dev", "proc"):
         (root / directory).mkdir(exist_ok=True)

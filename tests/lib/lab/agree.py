@@ -32,7 +32,7 @@ def frame(chance):
         return packet / Raw(b"\x42\x42\x03" + bytes(43))
     ip = (ipv4 if kind < 0.65 else ipv6)(chance) / Raw(chance.randbytes(chance.randrange(20, 200)))
     more = ip.flags.MF if ip.version == 4 else IPv6ExtHdrFragment in ip
-    # What is before another fragment is a multiple of eight bytes long.
+    # A part before another fragment is a multiple of eight bytes long.
     return packet / (ip / Raw(bytes(-len(ip) % 8 if ip.version == 6 else (20 - len(ip)) % 8)) if more else ip)
 
 

@@ -31,7 +31,9 @@ class Capture:
 
     def wait_for(self, display_filter, count=1):
         """Waits until this many packets of that kind were captured."""
-        eventually(lambda: len(self.fields(display_filter, "frame.number")) >= count, f"{count} x {display_filter}")
+        enough = lambda: len(self.fields(display_filter, "frame.number")) >= count
+        # tshark takes half a second of a CPU.
+        eventually(enough, f"{count} x {display_filter}", interval=0.3)
 
     def fields(self, display_filter, *names):
         return fields(self.file, display_filter, *names)

@@ -64,7 +64,7 @@ class Machine(Namespace):
 class Libvirt:
     """A libvirtd of its own, on the machine of a host."""
 
-    # What a test machine lacks: a log daemon, control groups, a device namespace. Nobody changes the owners of files.
+    # A test machine lacks a log daemon, control groups, a device namespace. Nobody changes the owners of files.
     CONFIGURATION = """stdio_handler = "file"
 cgroup_controllers = []
 namespaces = []
@@ -93,7 +93,7 @@ auth_tcp = "none"
             shutil.copy(IMAGES / name, self.images)
         self.write("/etc/libvirt/qemu.conf", self.CONFIGURATION)
         self.write("/etc/libvirt/libvirtd.conf", f'{self.DAEMON}host_uuid = "{uuid.uuid4()}"\n')
-        # What is built here is not in the PATH. What the hook logs goes to a file.
+        # The programs built here are not in the PATH. The hook's log goes to a file.
         logger = self.write("/srv/bin/logger", "#!/bin/sh\necho \"$@\" >>/srv/log\n")
         hook = self.write(self.HOOK, f"#!/bin/sh\nexport PATH={logger.parent}:{binary('viaduct').parent}:$PATH\n"
                           f'exec {REPOSITORY}/dist/libvirt/qemu "$@"\n')

@@ -29,7 +29,7 @@ SETTINGS = {
     "n-handler-threads": "1",
     "n-revalidator-threads": "1",
 }
-# What Debian's units of Open vSwitch do, where systemd does not run.
+# The work of Debian's units of Open vSwitch, where systemd does not run.
 SWITCH = "ovs-vswitchd --pidfile --detach --log-file"
 START = f"""rm -rf /etc/openvswitch
 mkdir -p /etc/openvswitch /run/openvswitch

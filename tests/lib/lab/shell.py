@@ -8,6 +8,8 @@ from pathlib import Path
 
 # Seconds in which something must come. Only a test that fails waits so long, so the slowest machine has time.
 PATIENCE = 120
+# The longest time between two looks whether it has come.
+LONGEST = 0.5
 
 
 class Failed(Exception):
@@ -28,7 +30,9 @@ def run(command, *, check=True, timeout=PATIENCE, stdin=None):
 
 
 def eventually(check, what, timeout=PATIENCE, interval=0.05):
-    """Calls `check` until it returns something true, and returns that; fails after `timeout` seconds."""
+    """Calls `check` until it returns something true, and returns that; fails after `timeout` seconds. Between two calls
+    it waits for `interval` seconds at first, then for longer and longer: where all takes long, the checks are not to
+    take the CPUs from what they wait for."""
     deadline = time.monotonic() + timeout
     while True:
         result = check()
@@ -37,6 +41,7 @@ def eventually(check, what, timeout=PATIENCE, interval=0.05):
         if time.monotonic() > deadline:
             raise Failed(f"not within {timeout:g} s: {what}")
         time.sleep(interval)
+        interval = min(1.2 * interval, max(interval, LONGEST))
 
 
 class Background:

@@ -12,7 +12,7 @@ from .shell import PATIENCE, Background, Failed, eventually
 _ports = itertools.count(20000)
 
 
-# In a program's words: the device's name.
+# Stands for the device's name in a program's words.
 DEVICE = "DEVICE"
 
 

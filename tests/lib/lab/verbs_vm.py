@@ -10,7 +10,7 @@ from .shell import PATIENCE, Background, Failed, eventually
 from .vm import BOOT, RDMA_IMAGES, Vm
 
 VSOCK = REPOSITORY / ".cache/tools/bin/vhost-device-vsock"
-# As in the module's own alias: udev loads them in a guest that has one.
+# The module's own alias names them: udev loads them in a guest that has one.
 MODULES = "virtio_pmem nfit nd_pmem dax_pmem device_dax vmw_vsock_virtio_transport 9p 9pnet_virtio overlay"
 # This machine's files, and in memory what the guest writes.
 SYSTEM = """

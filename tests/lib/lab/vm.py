@@ -18,7 +18,7 @@ from .host import REPOSITORY
 from .shell import PATIENCE, Background, Failed, eventually, run
 
 IMAGES = REPOSITORY / ".cache" / "vm"
-# With a kernel that has Soft-RoCE, and verbs programs; VIADUCT_VM_KERNEL names the meta package of another one.
+# Images with a kernel that has Soft-RoCE, and verbs programs; VIADUCT_VM_KERNEL names the meta package of another one.
 KERNEL = os.environ.get("VIADUCT_VM_KERNEL")
 RDMA_IMAGES = REPOSITORY / ".cache" / (f"vm-rdma-{KERNEL}" if KERNEL else "vm-rdma")
 READY = "guest ready"
@@ -26,7 +26,7 @@ READY = "guest ready"
 BOOT = 600
 # VIADUCT_QEMU names another one than the installed one.
 QEMU = os.environ.get("VIADUCT_QEMU", "qemu-system-x86_64")
-# What scripts/qemu-backports leaves there.
+# The QEMU that scripts/qemu-backports leaves there.
 NEWEST_QEMU = REPOSITORY / ".cache/qemu-backports/qemu-system-x86_64"
 
 
@@ -88,7 +88,7 @@ class Vm(Guest):
     """A Linux guest of kind "vhost". `seat`: its MAC and addresses, where the configuration has none, the latter with
     lengths of prefixes."""
 
-    # What QEMU's -m says after the size.
+    # The rest of QEMU's -m after the size.
     slots = ""
     # How it has its memory.
     backend = "memory-backend-memfd,share=on"
@@ -171,7 +171,7 @@ class Vm(Guest):
     def run(self, command, *, check=True, timeout=PATIENCE):
         """Runs a command (list of words) in the guest; its output and errors come as one."""
         program, *words = (str(word) for word in command)
-        # By its path, because busybox's shell takes its own `ip` and `ping` before those of the PATH.
+        # Called by its path, because busybox's shell takes its own `ip` and `ping` before those of the PATH.
         return self.shell(shlex.join([f"/bin/{program}", *words]), check=check, timeout=timeout)
 
     def shell(self, line, *, check=True, timeout=PATIENCE):
@@ -231,7 +231,7 @@ class Vm(Guest):
             now = self.qmp("query-migrate")
             return now["status"], now.get("ram", {}).get("dirty-sync-count", 0)
 
-        # What takes longer than a millisecond is not the last round.
+        # A round that takes longer than a millisecond is not the last one.
         self.qmp("migrate-set-parameters", **{"downtime-limit": 1})
         self.qmp("migrate", uri=uri)
         ends = ("completed", "failed")
