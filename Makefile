@@ -75,7 +75,7 @@ nightly: ## what takes too long for every change (hours): loom, instruction coun
 bench-programs:
 	@scripts/setup bench
 	@$(MAKE) --no-print-directory $(if $(filter release,$(PROFILE)),build verbs,test-binaries)
-	cargo build --profile $(PROFILE) --locked --bin replay
+	$(if $(ALL),,cargo build --profile $(PROFILE) --locked --bin replay)
 	@$(MAKE) --no-print-directory ovs-pmd
 	@for program in generator memory regions ends; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
 	@cp target/$(PROFILE)/replay target/bench/
@@ -105,9 +105,12 @@ card-soak: ## five million random packets and many changes of tables through the
 	CARD_PACKETS=5000000 CARD_SEEDS=60 cargo test --profile checked --locked --features card-sim -p card --test integration engine::
 	cargo test --profile checked --locked --features card-sim-2x2 -p card --test integration engine::
 
+# ALL=1: with all tests, and the features that those need, so that `make test` builds nothing twice.
 test-binaries: ## what the demo and the tests run, in target/checked: built quickly, viaductd with the simulated card in it
 	@scripts/setup card
-	cargo build --profile checked --locked -p viaductd -p viaduct -p verbs -p rdmacm -p cni --features viaductd/card-sim
+	cargo build --profile checked --locked $(if $(ALL),--workspace --lib --bins --tests --features \
+		card/card-sim -F offload/card-sim -F viaductd/card-sim,-p viaductd -p viaduct -p verbs -p rdmacm -p cni \
+		--features viaductd/card-sim)
 	@scripts/link-verbs target/checked
 
 card-bench: ## the FPGA card's cycle gates: packets a clock of its simulation; plots in bench/report (QUICK=1: one pipe of each direction, minutes)

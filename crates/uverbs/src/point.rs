@@ -54,7 +54,7 @@ points! {
     PieceCopied
     /// A message is stored in the message ring, whose header does not include it yet.
     RingMessageWritten
-    /// The message ring' header includes the message.
+    /// The message ring's header includes the message.
     RingMessagePut
     /// An atomic operation was executed, but its result is not stored yet.
     AtomicDone
