@@ -364,8 +364,7 @@ pub fn until(mut is_so: impl FnMut() -> bool) {
 }
 
 /// Returns the descriptions of a device's applications. `Device::describe` does not wait for threads that a busy
-/// machine
-/// gives no CPU for a while; this does.
+/// machine gives no CPU for a while; this does.
 pub fn described(device: &Device) -> Vec<ClientDescription> {
     let described = device.ask().wait(Instant::now() + PATIENCE);
     assert!(described.iter().all(|client| !client.is_stuck), "one does not answer");
