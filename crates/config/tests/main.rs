@@ -1,4 +1,4 @@
-//! Tests of the crate through its public interface. They are one program, because each further one takes seconds to link.
+//! Tests of the crate through its public interface: one program, because each further one takes seconds to link.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod config;
