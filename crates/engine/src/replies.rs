@@ -51,7 +51,7 @@ impl ReplyLimits {
         let too_big = match kind {
             ReplyKind::IcmpError { error: IcmpError::TooBig { .. }, .. } => true,
             ReplyKind::IcmpError { .. } | ReplyKind::TcpReset => false,
-            ReplyKind::Arp { .. } | ReplyKind::NeighbourAdvertisement { .. } | ReplyKind::Echo => {
+            ReplyKind::Arp { .. } | ReplyKind::NeighbourAdvertisement { .. } | ReplyKind::Echo { .. } => {
                 return true;
             }
         };
@@ -121,7 +121,8 @@ mod tests {
         assert_eq!(sent(&mut limits, 2, 1, &EXPIRED, 300), 100, "the same address in another network");
         let asker = Asker { vrf: Vrf(1), addr: Ipv4Addr::from(1).into() };
         assert!(limits.allow(Flooder::Wires(Vrf(1)), Some(asker), &EXPIRED, 8), "another second");
-        assert!(limits.allow(Flooder::Guest(VifId(1)), None, &ReplyKind::Echo, 7), "no error");
+        let echo = ReplyKind::Echo { src: Ipv4Addr::LOCALHOST.into() };
+        assert!(limits.allow(Flooder::Guest(VifId(1)), None, &echo, 7), "no error");
     }
 
     #[test]

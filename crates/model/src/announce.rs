@@ -39,14 +39,14 @@ pub struct Announcement {
 pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked> {
     let Some(network) = tables.network(announced.vrf) else { return Vec::new() };
     let among_members = |origin, mac| {
-        let frame = announcement(mac, announced.addr)?;
+        let frame = announcement(mac, announced.addr, is_router(&origin))?;
         let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
         let (to, missing) = decide::bridge_own(tables, network, origin, &view);
         (!to.is_empty() || missing.is_some()).then_some(Unasked { frame, to, missing })
     };
     let on_wire = || {
         let (mac, forward) = attached(tables, network)?;
-        Some(Unasked { frame: announcement(mac, announced.addr)?, to: vec![forward], missing: None })
+        Some(Unasked { frame: announcement(mac, announced.addr, false)?, to: vec![forward], missing: None })
     };
     let told = match announced.guest.map(|id| tables.vif(id)) {
         Some(Some(guest)) => [guest.mac.and_then(|mac| among_members(Origin::Guest(guest), mac)), None],
@@ -56,11 +56,16 @@ pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked>
     told.into_iter().flatten().collect()
 }
 
-fn announcement(mac: Mac, addr: IpAddr) -> Option<Vec<u8>> {
+/// Returns whether an address of this origin is a router's. A floating address is that of a host.
+const fn is_router(origin: &Origin<'_>) -> bool {
+    matches!(origin, Origin::Guest(vif) if vif.roles.router)
+}
+
+fn announcement(mac: Mac, addr: IpAddr, router: bool) -> Option<Vec<u8>> {
     let mut frame = vec![0; ANNOUNCEMENT_LEN];
     let len = match addr {
         IpAddr::V4(addr) => neighbour::arp_request(&mut frame, mac, addr, addr),
-        IpAddr::V6(addr) => neighbour::unsolicited_advertisement(&mut frame, mac, addr),
+        IpAddr::V6(addr) => neighbour::unsolicited_advertisement(&mut frame, mac, addr, router),
     };
     frame.truncate(len.ok()?);
     Some(frame)

@@ -27,9 +27,9 @@ mod wire;
 
 use crate::{
     Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,
-    PacketView, Seconds, Verdict, Vif, VifId, VifKind, copy_to, mirror,
+    PacketView, Reply, Seconds, Verdict, Vif, VifId, VifKind, copy_to, mirror,
 };
-use packet::{Fragment, Headers, IcmpError, L4, Mac, ParseError, Tag, entropy, entropy_l2, proto};
+use packet::{Fragment, Headers, IcmpError, Ip, L4, Mac, ParseError, Tag, entropy, entropy_l2, proto};
 use std::net::IpAddr;
 
 /// Decides what happens to a packet that came in on `ingress`, according to these tables. A pure function: all changes
@@ -252,18 +252,43 @@ pub fn entropy_of(headers: &Headers) -> u32 {
         let eth = headers.eth.as_ref();
         return eth.map_or(0, |eth| entropy_l2(eth.src, eth.dst, eth.ethertype));
     };
-    let (sport, dport) = match headers.l4 {
+    let (sport, dport) = entropy_ports(headers, ip);
+    entropy(ip.src, ip.dst, ip.protocol, sport, dport)
+}
+
+/// Returns the entropy hash of the packets that go in the direction opposite to this IP packet.
+fn entropy_back(headers: &Headers, ip: &Ip) -> u32 {
+    let (sport, dport) = match entropy_ports(headers, ip) {
+        ports @ (0, proto::PORT_ROCE) => ports,
+        (sport, dport) => (dport, sport),
+    };
+    entropy(ip.dst, ip.src, ip.protocol, sport, dport)
+}
+
+/// Returns the ports that count for entropy.
+fn entropy_ports(headers: &Headers, ip: &Ip) -> (u16, u16) {
+    match headers.l4 {
         _ if ip.fragment != Fragment::Whole => (0, 0),
         L4::Udp { dst: proto::PORT_ROCE, .. } => (0, proto::PORT_ROCE),
         _ => headers.ports(),
-    };
-    entropy(ip.src, ip.dst, ip.protocol, sport, dport)
+    }
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
     /// Forwards a tenant's packet. If a step stops the packet, answers its sender.
     fn tenant(&mut self, frame: &Frame<'a>) -> Outcome {
         self.switch(frame).or_else(|stop| Ok(self.stopped(frame, stop)))
+    }
+
+    /// Returns the hash by which a packet that ends at `end` chooses among equal paths. An ICMP error goes where the
+    /// packets go that the sender of the quoted packet gets: several hosts may share its address (RFC 7690).
+    fn choice(&self, headers: &Headers, end: usize) -> u32 {
+        let quoted = headers.quoted(self.packet.bytes, end).ok().flatten();
+        let refused = quoted.as_ref().and_then(|quoted| Some((quoted, quoted.ip()?)));
+        match (headers.ip(), refused) {
+            (Some(ip), Some((quoted, refused))) if refused.src == ip.dst => entropy_back(quoted, refused),
+            _ => entropy_of(headers),
+        }
     }
 }
 
@@ -276,7 +301,11 @@ impl Effects {
             other => other.deliveries(),
         };
         if !matches!(verdict, Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Outputs(_)) {
-            (self.flow, self.fragment) = (None, None);
+            self.flow = None;
+            // Fragments of a ping are answered if the first one was.
+            if !matches!(verdict, Verdict::Reply(Reply { dropped: None, .. })) {
+                self.fragment = None;
+            }
         }
         if deliveries.is_empty() {
             self.mirror_out.clear();

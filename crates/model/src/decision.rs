@@ -6,7 +6,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use packet::{IcmpError, Mac, TunnelKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A verdict and its effects.
 #[derive(Clone, Debug, PartialEq)]
@@ -219,9 +219,15 @@ pub enum ReplyKind {
         mac: Mac,
         /// Whether the router flag is set.
         router: bool,
+        /// For an anycast address: the unicast address from which the answer comes. The answer overrides no other
+        /// (RFC 4861, 7.2.7).
+        anycast: Option<Ipv6Addr>,
     },
     /// ICMP or ICMPv6 echo reply.
-    Echo,
+    Echo {
+        /// Source address of the reply.
+        src: IpAddr,
+    },
     /// ICMP or ICMPv6 error about the packet.
     IcmpError {
         /// Source address of the error.

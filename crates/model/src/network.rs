@@ -95,6 +95,15 @@ impl Network {
         self.gateways.iter().any(|gateway| gateway.addr() == addr)
     }
 
+    /// Returns whether an address is the router anycast address of one of the subnets: the lowest one (RFC 4291,
+    /// 2.6.1), except in subnets of two addresses or one (RFC 6164).
+    #[must_use]
+    pub fn is_router_anycast(&self, addr: IpAddr) -> bool {
+        self.gateways.iter().any(|gateway| {
+            matches!(gateway, IpNet::V6(v6) if v6.prefix_len() < 127 && IpAddr::V6(v6.network()) == addr)
+        })
+    }
+
     /// Returns whether frames may go between the network's tunnels and its other members.
     #[must_use]
     pub const fn bridges_tunnels(&self) -> bool {

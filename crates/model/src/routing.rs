@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 4;
 /// The kind of a destination address in a network, in the order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A gateway address of the network.
+    /// A gateway address of the network, or a router anycast address.
     Gateway,
     /// A floating address. It belongs to this inside address in that network.
     Floating(Vrf, IpAddr),
@@ -24,9 +24,23 @@ impl Destination {
         if network.is_gateway(addr) {
             return Self::Gateway;
         }
-        let inside = tables.inside_of(network.vrf, addr);
-        inside.map_or(Self::Routed, |(vrf, inside)| Self::Floating(vrf, inside))
+        match tables.inside_of(network.vrf, addr) {
+            Some((vrf, inside)) => Self::Floating(vrf, inside),
+            None if is_router_anycast(tables, network, addr) => Self::Gateway,
+            None => Self::Routed,
+        }
     }
+}
+
+/// Returns whether an address is the router anycast address of a subnet, and no guest is configured with it, here or
+/// by a route of its own.
+pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: IpAddr) -> bool {
+    const HOST: u8 = 128;
+    let is_host = || tables.route(network.vrf, addr).is_some_and(|route| route.prefix_len == HOST);
+    network.is_router_anycast(addr)
+        && tables.guest_by_address(network.vrf, addr).is_none()
+        && tables.inside_of(network.vrf, addr).is_none()
+        && !is_host()
 }
 
 /// Returns the nexthop with this id, or the member of its group that a flow with this entropy hash uses.

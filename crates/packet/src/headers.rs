@@ -122,6 +122,10 @@ pub struct Nd {
     pub target: std::net::Ipv6Addr,
     /// Source (solicitation) or target (advertisement) link-layer address option.
     pub link_addr: Option<Mac>,
+    /// Flag S: the advertisement answers a solicitation, so its sender can be reached.
+    pub solicited: bool,
+    /// Flag O: the advertisement replaces a known link-layer address.
+    pub overrides: bool,
 }
 
 /// The part of a packet that follows the Ethernet header.

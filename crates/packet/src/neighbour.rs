@@ -8,8 +8,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// ND messages are valid only with this hop limit: it proves that no router forwarded them (RFC 4861, 3.1).
 const HOP_LIMIT: u8 = 255;
-/// Override flag of an advertisement: it replaces a cached entry.
-const OVERRIDE: u8 = 0x20;
 /// ICMPv6 header, target address and one link-layer address option.
 const BODY_LEN: usize = 32;
 
@@ -77,7 +75,8 @@ pub fn neighbour_probe(
 /// Writes the answer to the solicitation parsed from `request`: the target is at `mac`, and is a router if `router`.
 /// VLAN tags are kept.
 ///
-/// A probe from `::` (duplicate address detection) is answered to all nodes (RFC 4861, 7.2.4).
+/// A probe from `::` (duplicate address detection) is answered to all nodes (RFC 4861, 7.2.4). If the target is an
+/// anycast address, the answer comes from the unicast address `anycast` and overrides no other (RFC 4861, 7.2.7).
 ///
 /// # Errors
 /// [`WriteError::TooShort`]; [`WriteError::Mismatch`] if `request` is not a solicitation.
@@ -87,37 +86,45 @@ pub fn neighbour_advertisement(
     headers: &Headers,
     mac: Mac,
     router: bool,
+    anycast: Option<Ipv6Addr>,
 ) -> Result<usize, WriteError> {
     let (Some(ip), Some(nd)) = (headers.ip(), headers.nd.filter(|nd| nd.solicitation)) else {
         return Err(WriteError::Mismatch);
     };
     let IpAddr::V6(asker) = ip.src else { return Err(WriteError::Mismatch) };
     let at = reply::ethernet(out, request, headers, mac)?;
-    if !asker.is_unspecified() {
-        let kind = Message::Advertisement { solicited: true, router };
-        return Ok(at + message(&mut out[at..], nd.target, asker, kind, nd.target, mac)?);
+    let (from, solicited, overrides) =
+        (anycast.unwrap_or(nd.target), !asker.is_unspecified(), anycast.is_none());
+    let kind = Message::Advertisement { solicited, router, overrides };
+    if solicited {
+        return Ok(at + message(&mut out[at..], from, asker, kind, nd.target, mac)?);
     }
     if at > 0 {
         build::put(out, multicast_mac(ALL_NODES).0)?;
     }
-    let kind = Message::Advertisement { solicited: false, router };
-    Ok(at + message(&mut out[at..], nd.target, ALL_NODES, kind, nd.target, mac)?)
+    Ok(at + message(&mut out[at..], from, ALL_NODES, kind, nd.target, mac)?)
 }
 
-/// Writes an untagged frame that tells all nodes that `addr` is now at `mac` (RFC 4861, 7.2.6).
+/// Writes an untagged frame that tells all nodes that `addr`, a router's if `router`, is now at `mac` (RFC 4861,
+/// 7.2.6).
 ///
 /// # Errors
 /// [`WriteError::TooShort`].
-pub fn unsolicited_advertisement(out: &mut [u8], mac: Mac, addr: Ipv6Addr) -> Result<usize, WriteError> {
+pub fn unsolicited_advertisement(
+    out: &mut [u8],
+    mac: Mac,
+    addr: Ipv6Addr,
+    router: bool,
+) -> Result<usize, WriteError> {
     let at = build::ethernet(out, multicast_mac(ALL_NODES), mac, proto::ETHERTYPE_IPV6)?;
-    let kind = Message::Advertisement { solicited: false, router: false };
+    let kind = Message::Advertisement { solicited: false, router, overrides: true };
     Ok(at + message(&mut out[at..], addr, ALL_NODES, kind, addr, mac)?)
 }
 
 #[derive(Clone, Copy)]
 enum Message {
     Solicitation,
-    Advertisement { solicited: bool, router: bool },
+    Advertisement { solicited: bool, router: bool, overrides: bool },
 }
 
 fn message(
@@ -130,8 +137,8 @@ fn message(
 ) -> Result<usize, WriteError> {
     let (kind, flags, option) = match kind {
         Message::Solicitation => (proto::ND_SOLICITATION, 0, 1),
-        Message::Advertisement { solicited, router } => {
-            let flags = OVERRIDE | u8::from(router) << 7 | u8::from(solicited) << 6;
+        Message::Advertisement { solicited, router, overrides } => {
+            let flags = u8::from(router) << 7 | u8::from(solicited) << 6 | u8::from(overrides) << 5;
             (proto::ND_ADVERTISEMENT, flags, 2)
         }
     };

@@ -109,6 +109,10 @@ pub const ICMPV6_PARAMETER_PROBLEM: u8 = 4;
 pub const ICMPV6_ECHO_REQUEST: u8 = 128;
 /// ICMPv6 echo reply.
 pub const ICMPV6_ECHO_REPLY: u8 = 129;
+/// ICMPv6 multicast listener report (RFC 2710).
+pub const MLD_REPORT: u8 = 131;
+/// ICMPv6 multicast listener done (RFC 2710).
+pub const MLD_DONE: u8 = 132;
 /// ICMPv6 router solicitation.
 pub const ND_ROUTER_SOLICITATION: u8 = 133;
 /// ICMPv6 router advertisement.
@@ -119,6 +123,8 @@ pub const ND_SOLICITATION: u8 = 135;
 pub const ND_ADVERTISEMENT: u8 = 136;
 /// ICMPv6 redirect.
 pub const ND_REDIRECT: u8 = 137;
+/// ICMPv6 multicast listener report, version 2 (RFC 3810).
+pub const MLD2_REPORT: u8 = 143;
 
 /// TCP flag FIN.
 pub const TCP_FIN: u8 = 1;

@@ -122,48 +122,93 @@ const fn is_icmp_query(kind: u8) -> bool {
     matches!(kind, proto::ICMP_ECHO_REPLY | proto::ICMP_ECHO_REQUEST | 9 | 10 | 13..=18)
 }
 
-/// Writes the answer to the ICMP echo request parsed from `request`. The whole request must be at hand.
+/// Writes the answer from `from` to the ICMP echo request parsed from `request`, which must be at hand whole. A fragment
+/// of a request is answered by the same fragment of the answer.
 ///
 /// The checksum is updated, not recomputed: a request with a wrong checksum gets an answer with a wrong one.
 ///
 /// # Errors
 /// [`WriteError::TooShort`] if `out` or `request` is too short; [`WriteError::Mismatch`] if the packet is no
-/// echo request, or is a fragment; [`WriteError::Unanswerable`] if it was sent to a group or has no sender's
-/// address.
-pub fn echo_reply(out: &mut [u8], request: &[u8], headers: &Headers, mac: Mac) -> Result<usize, WriteError> {
+/// echo request, or `from` of another family; [`WriteError::Unanswerable`] if it was sent to a group, has no sender's
+/// address, or is a fragment with more extension headers.
+pub fn echo_reply(
+    out: &mut [u8],
+    request: &[u8],
+    headers: &Headers,
+    mac: Mac,
+    from: IpAddr,
+) -> Result<usize, WriteError> {
     let ip = headers.ip().ok_or(WriteError::Mismatch)?;
-    let (asked, answer) = match headers.l4 {
-        L4::Icmp { kind: proto::ICMP_ECHO_REQUEST, .. } if ip.src.is_ipv4() => {
-            (proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY)
-        }
-        L4::Icmp { kind: proto::ICMPV6_ECHO_REQUEST, .. } if ip.src.is_ipv6() => {
-            (proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY)
-        }
-        _ => return Err(WriteError::Mismatch),
+    let v6 = ip.src.is_ipv6();
+    let (protocol, asked, answer) = if v6 {
+        (proto::ICMPV6, proto::ICMPV6_ECHO_REQUEST, proto::ICMPV6_ECHO_REPLY)
+    } else {
+        (proto::ICMP, proto::ICMP_ECHO_REQUEST, proto::ICMP_ECHO_REPLY)
     };
-    if ip.fragment != Fragment::Whole {
+    let later = matches!(ip.fragment, Fragment::Later { .. });
+    let asks = later || matches!(headers.l4, L4::Icmp { kind, .. } if kind == asked);
+    if !asks || ip.protocol != protocol {
         return Err(WriteError::Mismatch);
     }
     if is_group(ip.dst) || is_group(ip.src) || ip.src.is_unspecified() {
         return Err(WriteError::Unanswerable);
     }
-    let end = usize::from(ip.at) + ip.len as usize;
-    let echo = request.get(usize::from(headers.l4_at)..end).ok_or(WriteError::TooShort)?;
+    let (at, end) = (usize::from(ip.at), usize::from(ip.at) + ip.len as usize);
+    let header = request.get(at..end).ok_or(WriteError::TooShort)?;
+    let (echo, fragment) = match ip.fragment {
+        Fragment::Whole => (request.get(usize::from(headers.l4_at)..end), None),
+        _ if v6 => (header.get(proto::IPV6_LEN + FRAGMENT_LEN..), header.get(proto::IPV6_LEN..)),
+        _ => (header.get(usize::from(ip.header_len)..), header.get(4..)),
+    };
+    let echo = echo.ok_or(WriteError::TooShort)?;
 
     let ip_at = ethernet(out, request, headers, mac)?;
     let tos = ip.tos & !ecn::ECN_MASK;
-    let at = ip_at + network(&mut out[ip_at..], ip.dst, ip.src, ip.protocol, tos, echo.len())?;
+    let mut at = ip_at + network(&mut out[ip_at..], from, ip.src, protocol, tos, echo.len())?;
+    if let Some(fragment) = fragment {
+        at = ip_at + as_fragment(&mut out[ip_at..], header, fragment)?;
+    }
     let message = out.get_mut(at..at + echo.len()).ok_or(WriteError::TooShort)?;
     message.copy_from_slice(echo);
-    let [_, code, a, b, ..] = *message else { return Err(WriteError::TooShort) };
-    let checksum = checksum::update_u16(
-        u16::from_be_bytes([a, b]),
-        u16::from_be_bytes([asked, code]),
-        u16::from_be_bytes([answer, code]),
-    );
-    message[0] = answer;
-    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    if !later {
+        let [_, code, a, b, ..] = *message else { return Err(WriteError::TooShort) };
+        let mut delta = checksum::Delta::default();
+        delta.replace_u16(u16::from_be_bytes([asked, code]), u16::from_be_bytes([answer, code]));
+        if let (IpAddr::V6(old), IpAddr::V6(new)) = (ip.dst, from) {
+            delta.replace_bytes16(old.octets(), new.octets());
+        }
+        message[0] = answer;
+        message[2..4].copy_from_slice(&delta.apply(u16::from_be_bytes([a, b])).to_be_bytes());
+    }
     Ok(at + echo.len())
+}
+
+/// Length of IPv6's fragment header.
+const FRAGMENT_LEN: usize = 8;
+
+/// Makes the answer whose IP header begins `out` a fragment, as the request with this IP header is one. `fragment` are
+/// the fields that say so: IPv4's identification, flags and offset, or IPv6's fragment header, which must directly
+/// follow the IP header and precede ICMP. Returns the length of the headers.
+fn as_fragment(out: &mut [u8], asked: &[u8], fragment: &[u8]) -> Result<usize, WriteError> {
+    if asked.first().is_some_and(|byte| byte >> 4 == 4) {
+        let header = out.first_chunk_mut::<{ proto::IPV4_LEN }>().ok_or(WriteError::TooShort)?;
+        let fields: &[u8; 4] = fragment.first_chunk().ok_or(WriteError::TooShort)?;
+        header[4..8].copy_from_slice(fields);
+        header[10..12].fill(0);
+        let sum = checksum::sum(header).finish();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        return Ok(proto::IPV4_LEN);
+    }
+    let fields: &[u8; FRAGMENT_LEN] = fragment.first_chunk().ok_or(WriteError::TooShort)?;
+    if asked.get(6) != Some(&proto::FRAGMENT) || fields[0] != proto::ICMPV6 {
+        return Err(WriteError::Unanswerable);
+    }
+    let [len, ..] = out.get_mut(4..).ok_or(WriteError::TooShort)?.as_chunks_mut::<2>().0 else {
+        return Err(WriteError::TooShort);
+    };
+    *len = (u16::from_be_bytes(*len) + FRAGMENT_LEN as u16).to_be_bytes();
+    out[6] = proto::FRAGMENT;
+    Ok(proto::IPV6_LEN + build::put(&mut out[proto::IPV6_LEN..], *fields)?)
 }
 
 /// Writes a reset in answer to the TCP segment parsed from `request`. The segment's destination would send

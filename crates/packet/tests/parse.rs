@@ -236,7 +236,8 @@ fn neighbour_discovery() {
         bytes[56..58].copy_from_slice(&sum.to_be_bytes());
         parse(&bytes).unwrap().nd
     };
-    let expected = Nd { solicitation: true, target: v6(B6), link_addr: Some(A) };
+    let expected =
+        Nd { solicitation: true, target: v6(B6), link_addr: Some(A), solicited: false, overrides: false };
     assert_eq!(nd(&|_| ()), Some(expected));
     assert_eq!(nd(&|bytes| bytes[78] = 14), Some(Nd { link_addr: None, ..expected }), "nonce option");
     assert_eq!(nd(&|bytes| bytes[21] = 64), None, "routed");

@@ -5,7 +5,7 @@ use crate::common::{
 };
 use packet::checksum::{L4Check, verify_l4};
 use packet::reply::{echo_reply, icmp_error, tcp_reset};
-use packet::{Headers, IcmpError, L4, Nd, WriteError, mld, neighbour, proto};
+use packet::{Headers, IcmpError, L4, Nd, WriteError, checksum, mld, neighbour, proto};
 use std::net::IpAddr;
 
 fn parse(bytes: &[u8]) -> Headers {
@@ -40,11 +40,18 @@ fn neighbour_discovery() {
          8700 7d95 00000000 fd000001000000000000000000000002 0101 020000000001");
     assert_eq!(request, expected);
     let headers = parse(&request);
-    let reply = answer(|out| neighbour::neighbour_advertisement(out, &request, &headers, GATEWAY, true));
+    let reply =
+        answer(|out| neighbour::neighbour_advertisement(out, &request, &headers, GATEWAY, true, None));
     assert_eq!(reply[..14], hex("020000000001 00005e000100 86dd"));
     assert_eq!(reply[58], 0xe0);
     let parsed = parse(&reply);
-    let expected = Nd { solicitation: false, target: v6(B6), link_addr: Some(GATEWAY) };
+    let expected = Nd {
+        solicitation: false,
+        target: v6(B6),
+        link_addr: Some(GATEWAY),
+        solicited: true,
+        overrides: true,
+    };
     assert_eq!(parsed.nd, Some(expected));
     assert_eq!(parsed.ip().unwrap().dst, A6);
 }
@@ -56,11 +63,14 @@ fn a_neighbour_is_asked_alone_and_announced() {
     let asked = answer(|out| neighbour::neighbour_probe(out, B, A, v6(A6), v6(B6)));
     assert_eq!(asked[..14], hex("020000000002 020000000001 86dd"));
     assert_eq!(parse(&asked).ip().unwrap().dst, B6);
-    let told = answer(|out| neighbour::unsolicited_advertisement(out, A, v6(A6)));
+    let told = answer(|out| neighbour::unsolicited_advertisement(out, A, v6(A6), false));
     assert_eq!(told[..14], hex("333300000001 020000000001 86dd"));
     assert_eq!(told[58], 0x20, "override alone");
-    let expected = Nd { solicitation: false, target: v6(A6), link_addr: Some(A) };
+    let expected =
+        Nd { solicitation: false, target: v6(A6), link_addr: Some(A), solicited: false, overrides: true };
     assert_eq!(parse(&told).nd, Some(expected));
+    let told = answer(|out| neighbour::unsolicited_advertisement(out, A, v6(A6), true));
+    assert_eq!(told[58], 0xa0, "a router's");
 }
 
 #[test]
@@ -86,7 +96,7 @@ fn duplicate_address_detection_is_answered_to_all_nodes() {
     let mut probe = frame(nobody, group, proto::ICMPV6, &payload);
     probe[21] = 255;
     let headers = parse(&probe);
-    let reply = answer(|out| neighbour::neighbour_advertisement(out, &probe, &headers, GATEWAY, false));
+    let reply = answer(|out| neighbour::neighbour_advertisement(out, &probe, &headers, GATEWAY, false, None));
     assert_eq!(reply[..12], hex("333300000001 00005e000100"));
     assert_eq!(reply[58], 0x20);
     let all_nodes: IpAddr = "ff02::1".parse().unwrap();
@@ -99,15 +109,15 @@ fn an_echo_request_is_answered() {
     for (a, b, protocol, asked, answered) in [(A4, B4, proto::ICMP, 8, 0), (A6, B6, proto::ICMPV6, 128, 129)]
     {
         let request = frame(a, b, protocol, &icmp(a, b, asked, 0, b"\x12\x34\0\x01odd"));
-        let reply = answer(|out| echo_reply(out, &request, &parse(&request), B));
+        let reply = answer(|out| echo_reply(out, &request, &parse(&request), B, b));
         let expected = frame(b, a, protocol, &icmp(b, a, answered, 0, b"\x12\x34\0\x01odd"));
         assert_eq!(reply[..12], hex("020000000001 020000000002"));
         let l3 = if a.is_ipv4() { 34 } else { 54 };
         assert_eq!(reply[l3..], expected[l3..]);
         assert_eq!(parse(&reply).ip().map(|ip| (ip.src, ip.dst)), Some((b, a)));
-        let snapshot = echo_reply(&mut [0; 256], &request[..request.len() - 1], &parse(&request), B);
+        let snapshot = echo_reply(&mut [0; 256], &request[..request.len() - 1], &parse(&request), B, b);
         assert_eq!(snapshot, Err(WriteError::TooShort));
-        let again = echo_reply(&mut [0; 256], &reply, &parse(&reply), A);
+        let again = echo_reply(&mut [0; 256], &reply, &parse(&reply), A, a);
         assert_eq!(again, Err(WriteError::Mismatch));
     }
 }
@@ -117,11 +127,57 @@ fn echo_keeps_tags_and_works_without_ethernet() {
     let packet = ip(A4, B4, proto::ICMP, &icmp(A4, B4, 8, 0, b"\x12\x34\0\x01"));
     let mut request = ethernet(&[7], proto::ETHERTYPE_IPV4);
     request.extend(&packet);
-    let reply = answer(|out| echo_reply(out, &request, &parse(&request), B));
+    let reply = answer(|out| echo_reply(out, &request, &parse(&request), B, B4));
     assert_eq!(reply[..18], hex("020000000001 020000000002 8100 0007 0800"));
     let headers = Headers::network(&packet, 0, packet.len()).unwrap();
-    let bare = answer(|out| echo_reply(out, &packet, &headers, B));
+    let bare = answer(|out| echo_reply(out, &packet, &headers, B, B4));
     assert_eq!(bare, reply[18..]);
+}
+
+#[test]
+fn an_anycast_address_answers_from_a_unicast_one() {
+    let other: IpAddr = "fd00:1::ffff".parse().unwrap();
+    let request = frame(A6, B6, proto::ICMPV6, &icmp(A6, B6, 128, 0, b"\x12\x34\0\x01odd"));
+    let reply = answer(|out| echo_reply(out, &request, &parse(&request), B, other));
+    let expected = frame(other, A6, proto::ICMPV6, &icmp(other, A6, 129, 0, b"\x12\x34\0\x01odd"));
+    assert_eq!(reply[54..], expected[54..]);
+    assert_eq!(parse(&reply).ip().map(|ip| ip.src), Some(other));
+    let asked = answer(|out| neighbour::neighbour_solicitation(out, A, v6(A6), v6(B6)));
+    let from = Some(v6(other));
+    let told =
+        answer(|out| neighbour::neighbour_advertisement(out, &asked, &parse(&asked), GATEWAY, true, from));
+    assert_eq!((told[58], parse(&told).ip().unwrap().src), (0xc0, other), "it overrides nothing");
+}
+
+#[test]
+fn a_fragment_of_an_echo_request_is_answered_by_one() {
+    for (a, b, protocol, asked, answered) in [(A4, B4, proto::ICMP, 8, 0), (A6, B6, proto::ICMPV6, 128, 129)]
+    {
+        let (request, expected) = (icmp(a, b, asked, 0, &[7; 44]), icmp(b, a, answered, 0, &[7; 44]));
+        for (part, offset, more) in [(0..16, 0_u16, true), (16..request.len(), 16, false)] {
+            let fragment = |a, b, body: &[u8]| match a {
+                IpAddr::V4(_) => {
+                    let mut packet = ip(a, b, protocol, body);
+                    let field = offset / 8 | if more { 0x2000 } else { 0 };
+                    packet[4..8].copy_from_slice(&[1, 2, (field >> 8) as u8, field as u8]);
+                    packet[10..12].fill(0);
+                    let sum = checksum::sum(&packet[..20]).finish();
+                    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+                    packet
+                }
+                IpAddr::V6(_) => {
+                    let mut header = vec![protocol, 0];
+                    header.extend((offset | u16::from(more)).to_be_bytes());
+                    header.extend([1, 2, 3, 4]);
+                    ip(a, b, proto::FRAGMENT, &[&header, body].concat())
+                }
+            };
+            let asked = fragment(a, b, &request[part.clone()]);
+            let headers = Headers::network(&asked, 0, asked.len()).unwrap();
+            let reply = answer(|out| echo_reply(out, &asked, &headers, B, b));
+            assert_eq!(reply, fragment(b, a, &expected[part]), "{a} at {offset}");
+        }
+    }
 }
 
 #[test]

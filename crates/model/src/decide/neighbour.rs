@@ -6,12 +6,13 @@
 //! one port for a MAC (IEEE 802.1Q, 8.8).
 
 use super::{Frame, Origin, Outcome, Stop, Walk};
+use crate::routing::is_router_anycast;
 use crate::{
-    BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind,
-    RouteEntry, Verdict,
+    BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Network, Nexthop, Reply,
+    ReplyKind, RouteEntry, Verdict,
 };
 use packet::{Ethernet, Headers, IcmpError, L3, Mac};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// An ARP or ND message, in one form.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,10 @@ pub(super) struct Message {
     pub mac: Option<Mac>,
     /// The address asked for.
     pub target: IpAddr,
+    /// Whether it proves that `sender` is at the MAC that is known for it (RFC 4861, 7.2.5: flag S).
+    pub confirms: bool,
+    /// Whether its MAC replaces a different one that is known (RFC 4861, 7.2.5: flag O).
+    pub overrides: bool,
 }
 
 impl Message {
@@ -35,23 +40,52 @@ impl Message {
                 sender: arp.sender.into(),
                 mac: Some(arp.sender_mac),
                 target: arp.target.into(),
+                confirms: true,
+                overrides: true,
             }),
-            (L3::Ip(ip), Some(nd)) if nd.solicitation => {
-                Some(Self { asks: true, sender: ip.src, mac: nd.link_addr, target: nd.target.into() })
-            }
-            (L3::Ip(ip), Some(nd)) => {
-                Some(Self { asks: false, sender: nd.target.into(), mac: nd.link_addr, target: ip.dst })
-            }
+            (L3::Ip(ip), Some(nd)) if nd.solicitation => Some(Self {
+                asks: true,
+                sender: ip.src,
+                mac: nd.link_addr,
+                target: nd.target.into(),
+                confirms: nd.link_addr.is_some(),
+                overrides: true,
+            }),
+            (L3::Ip(ip), Some(nd)) => Some(Self {
+                asks: false,
+                sender: nd.target.into(),
+                mac: nd.link_addr,
+                target: ip.dst,
+                confirms: nd.solicited,
+                overrides: nd.overrides,
+            }),
             _ => None,
         }
     }
 
     /// Returns the answer to this question.
-    pub fn answer(&self, mac: Mac, router: bool) -> ReplyKind {
+    pub fn answer(&self, answer: Answer) -> ReplyKind {
+        let Answer { mac, router, anycast } = answer;
         match self.target {
             IpAddr::V4(_) => ReplyKind::Arp { mac },
-            IpAddr::V6(_) => ReplyKind::NeighbourAdvertisement { mac, router },
+            IpAddr::V6(_) => ReplyKind::NeighbourAdvertisement { mac, router, anycast },
         }
+    }
+}
+
+/// The content of an answer.
+#[derive(Clone, Copy)]
+pub(super) struct Answer {
+    pub mac: Mac,
+    /// Whether the address is a router's.
+    pub router: bool,
+    /// For an anycast address: the unicast address from which the answer comes.
+    pub anycast: Option<Ipv6Addr>,
+}
+
+impl Answer {
+    pub const fn host(mac: Mac) -> Self {
+        Self { mac, router: false, anycast: None }
     }
 }
 
@@ -65,9 +99,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> Option<Outcome> {
         let to_gateway = frame.is_gateways(eth.dst);
         let scope = NeighbourScope::Network(frame.network.vrf);
-        if message.asks && frame.network.is_gateway(message.target) {
+        if message.asks
+            && let Some(anycast) = self.is_the_gateways(frame.network, message.target)
+        {
             self.found(frame, scope, message);
-            return Some(self.answer(frame, message, frame.gateway_mac(), true));
+            return Some(self.answer(
+                frame,
+                message,
+                Answer { mac: frame.gateway_mac(), router: true, anycast },
+            ));
         }
         if !message.asks && to_gateway {
             self.found(frame, scope, message);
@@ -81,7 +121,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return None;
         }
         match self.known(frame, message) {
-            Some(mac) => Some(self.answer(frame, message, mac, false)),
+            Some(answer) => Some(self.answer(frame, message, answer)),
             None if is_other_hosts(frame, eth) => Some(self.ask_for_other(frame, scope, message)),
             None => to_gateway.then_some(Err(DropReason::GatewayNoService.into())),
         }
@@ -93,24 +133,36 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let mac = self.neighbour_mac(scope, message.target)?;
         let entry = self.tables.bridge(frame.network.vrf, mac);
         match entry.map(|entry| entry.target) {
-            Some(BridgeTarget::Vif(_)) => self.answer(frame, message, mac, false),
+            Some(BridgeTarget::Vif(_)) => self.answer(frame, message, Answer::host(mac)),
             _ => Err(DropReason::SamePort.into()),
         }
     }
 
-    /// Returns the MAC to answer with, if the owner of the address need not or must not be asked.
-    fn known(&self, frame: &Frame<'a>, message: &Message) -> Option<Mac> {
+    /// Returns whether the gateway answers for an address: one of its own (`Some(None)`), or a router anycast address
+    /// of its subnets, for which it answers from the unicast address that is returned.
+    fn is_the_gateways(&self, network: &Network, addr: IpAddr) -> Option<Option<Ipv6Addr>> {
+        if network.is_gateway(addr) {
+            return Some(None);
+        }
+        match network.gateway_for(addr).filter(|_| is_router_anycast(self.tables, network, addr))? {
+            IpAddr::V6(gateway) => Some(Some(gateway)),
+            IpAddr::V4(_) => None,
+        }
+    }
+
+    /// Returns the answer, if the owner of the address need not or must not be asked.
+    fn known(&self, frame: &Frame<'a>, message: &Message) -> Option<Answer> {
         let (vrf, target) = (frame.network.vrf, message.target);
         if message.sender == target {
             return None;
         }
         if let Some(guest) = self.tables.guest_by_address(vrf, target) {
             // A guest that asks for its own address probes for a duplicate.
-            let other = frame.origin.port() != Some(guest);
-            return other.then(|| self.tables.vif(guest)?.mac).flatten();
+            let guest = self.tables.vif(guest).filter(|_| frame.origin.port() != Some(guest))?;
+            return Some(Answer { router: guest.roles.router, ..Answer::host(guest.mac?) });
         }
         let floating = self.tables.inside_of(vrf, target).is_some();
-        (floating || self.leads_away(frame, message)).then_some(frame.gateway_mac())
+        (floating || self.leads_away(frame, message)).then(|| Answer::host(frame.gateway_mac()))
     }
 
     /// Returns whether a guest reaches an address of its own subnet by routing, because the address has a
@@ -135,8 +187,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         })
     }
 
-    fn answer(&mut self, frame: &Frame<'a>, message: &Message, mac: Mac, router: bool) -> Outcome {
-        let mut forward = self.back(frame, mac, 0)?;
+    fn answer(&mut self, frame: &Frame<'a>, message: &Message, answer: Answer) -> Outcome {
+        let mut forward = self.back(frame, answer.mac, 0)?;
         if let Some(ethernet) = &mut forward.ethernet
             && message.sender.is_unspecified()
             && message.sender.is_ipv6()
@@ -147,7 +199,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if let Some(guest) = guest.and_then(|id| self.tables.vif(id)) {
             self.show(guest);
         }
-        Ok(Verdict::Reply(Reply { kind: message.answer(mac, router), forward, dropped: None, asker: None }))
+        Ok(Verdict::Reply(Reply { kind: message.answer(answer), forward, dropped: None, asker: None }))
     }
 
     /// Records a neighbour in a network, unless it claims an address that is not its own.
@@ -157,12 +209,19 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Notes a neighbour. On the underlay the neighbour may have [`GATEWAY_MAC`]: if this host is itself a
-    /// guest of Viaduct, its router has that MAC.
+    /// Notes a neighbour, as the flags of its message allow (RFC 4861, 7.2.5). On the underlay the neighbour may
+    /// have [`GATEWAY_MAC`]: if this host is itself a guest of Viaduct, its router has that MAC.
     pub(super) fn note(&mut self, scope: NeighbourScope, message: &Message) {
         let unicast = !message.sender.is_unspecified() && !message.sender.is_multicast();
         let underlay = matches!(scope, NeighbourScope::Wire(_));
-        if let Some(mac) = message.mac
+        let mac = match self.tables.neighbour(scope, message.sender) {
+            Some(known) if message.mac.is_none_or(|mac| mac == known) => {
+                Some(known).filter(|_| message.confirms)
+            }
+            Some(_) => message.mac.filter(|_| message.overrides),
+            None => message.mac,
+        };
+        if let Some(mac) = mac
             && unicast
             && !mac.is_group()
             && !mac.is_zero()

@@ -90,7 +90,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// Returns the fields that rules and connections match on. `None` for a later fragment whose first
     /// fragment was not seen.
-    fn transport(&self, frame: &Frame<'_>, ip: &Ip) -> Option<Transport> {
+    pub(super) fn transport(&self, frame: &Frame<'_>, ip: &Ip) -> Option<Transport> {
         match ip.fragment {
             Fragment::Later { .. } if needs_first(ip) => {
                 self.tables.fragment(&self.fragment_key(frame, ip), self.now)
@@ -102,7 +102,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Returns the fields that the fragments of a packet's datagram share. For IPv6 the next header is not
     /// among them: in the first fragment, more extension headers may stand before the upper-layer header (RFC
     /// 8200, 4.5).
-    fn fragment_key(&self, frame: &Frame<'_>, ip: &Ip) -> FragmentKey {
+    pub(super) fn fragment_key(&self, frame: &Frame<'_>, ip: &Ip) -> FragmentKey {
         let id = match ip.fragment {
             Fragment::First { id } | Fragment::Later { id } => id,
             Fragment::Whole => 0,

@@ -23,9 +23,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Stop::Reset(reason) => (self.reset(frame), reason),
             Stop::Echo => {
                 let ip = frame.headers.ip().ok_or(Stop::Drop(DropReason::VerbsOnly));
-                return match ip.and_then(|ip| self.echo(frame, ip)) {
+                return match ip.and_then(|ip| self.echo(frame, ip, ip.dst)) {
                     Ok(verdict) => verdict,
                     Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
+                    Err(Stop::Drop(reason @ DropReason::HeaderTooLong)) => Verdict::Drop(reason),
                     Err(_) => Verdict::Drop(DropReason::VerbsOnly),
                 };
             }

@@ -5,9 +5,10 @@ use super::reply::on_port;
 use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
     Destination, DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, NexthopId, Reply,
-    ReplyKind, Verdict, Vrf, ecmp_member,
+    ReplyKind, Transport, Verdict, Vrf, ecmp_member,
 };
-use packet::{Fragment, IcmpError, Ip, L4, Mac, TunnelKind, proto};
+use packet::checksum::{L4Check, verify_l4};
+use packet::{Fragment, Headers, IcmpError, Ip, L4, Mac, TunnelKind, proto};
 use std::net::IpAddr;
 
 /// Most changes of network (by a route or a floating address) for one packet.
@@ -15,8 +16,8 @@ pub(super) const MAX_TRANSLATIONS: usize = 4;
 
 /// The result of routing.
 pub(super) enum Found<'a> {
-    /// To one of Viaduct's own gateway addresses.
-    Local,
+    /// To one of Viaduct's own gateway addresses, in this network.
+    Local(&'a Network),
     /// To a nexthop, from the last network on the path.
     Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, nexthop: &'a Nexthop },
 }
@@ -32,7 +33,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             found => found?,
         };
         match found {
-            Found::Local => self.serve(frame, ip),
+            Found::Local(network) => self.serve(frame, ip, network),
             Found::Nexthop { network, nexthop: Nexthop::Resolve { .. }, .. }
                 if shared && network.vrf == frame.network.vrf =>
             {
@@ -56,7 +57,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (mut network, mut dst, mut nat) = (frame.network, dst, Nat::default());
         for _ in 0..=MAX_TRANSLATIONS {
             match Destination::of(self.tables, network, dst) {
-                Destination::Gateway => return Ok(Found::Local),
+                Destination::Gateway => return Ok(Found::Local(network)),
                 Destination::Floating(vrf, inside) => {
                     (dst, nat.dst) = (inside, Some(inside));
                     network = self.network(vrf)?;
@@ -74,14 +75,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     Err(Stop::Refuse(IcmpError::NoRoute, DropReason::NoRoute))
                 };
             };
-            let (id, nexthop) = self.pick(route.nexthop, frame.entropy())?;
+            let (id, nexthop) = self.pick(route.nexthop, self.choice(&frame.headers, frame.end))?;
             self.effects.nexthop = Some(id);
             match nexthop {
                 Nexthop::VrfTranslate { vrf } => {
                     nat.src = self.tables.floating_of(frame.network.vrf, src, *vrf).or(nat.src);
                     network = self.network(*vrf)?;
                 }
-                Nexthop::Receive => return Ok(Found::Local),
+                Nexthop::Receive => return Ok(Found::Local(network)),
                 Nexthop::Discard => return Err(DropReason::DiscardRoute.into()),
                 nexthop => return Ok(Found::Nexthop { network, dst, nat, nexthop }),
             }
@@ -183,21 +184,47 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Serves a packet to a gateway address: answers pings, and refuses the rest.
-    fn serve(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
-        match frame.headers.l4 {
-            _ if ip.fragment != Fragment::Whole => Err(DropReason::GatewayNoService.into()),
-            _ if is_ping(ip, &frame.headers.l4) => self.echo(frame, ip),
-            L4::Udp { .. } => Err(Stop::Refuse(IcmpError::PortUnreachable, DropReason::GatewayNoService)),
-            _ => Err(DropReason::GatewayNoService.into()),
+    /// Serves a packet to a gateway address: answers pings, and refuses the rest. A ping in fragments is answered
+    /// fragment by fragment, each after the first one.
+    fn serve(&mut self, frame: &Frame<'a>, ip: &Ip, network: &Network) -> Outcome {
+        // An answer comes from a unicast address (RFC 4291, 2.6).
+        let src = if network.is_router_anycast(ip.dst) { network.gateway_for(ip.dst) } else { None };
+        match ip.fragment {
+            Fragment::First { .. } if asks_echo(ip, &frame.headers.l4) => {
+                let transport = Transport::of(&frame.headers);
+                self.effects.fragment = transport.map(|known| (self.fragment_key(frame, ip), known));
+                self.echo(frame, ip, src.unwrap_or(ip.dst))
+            }
+            Fragment::Later { .. } if self.transport(frame, ip).is_some() => {
+                self.echo(frame, ip, src.unwrap_or(ip.dst))
+            }
+            Fragment::First { .. } | Fragment::Later { .. } => Err(DropReason::GatewayNoService.into()),
+            Fragment::Whole => match frame.headers.l4 {
+                _ if is_ping(ip, &frame.headers.l4) => self.echo(frame, ip, src.unwrap_or(ip.dst)),
+                L4::Udp { .. } => Err(Stop::Refuse(IcmpError::PortUnreachable, DropReason::GatewayNoService)),
+                _ => Err(DropReason::GatewayNoService.into()),
+            },
         }
     }
 
-    /// Answers a ping from the MAC to which it was sent.
-    pub(super) fn echo(&mut self, frame: &Frame<'a>, ip: &Ip) -> Outcome {
+    /// Answers a ping from the MAC to which it was sent, unless its checksum is wrong.
+    pub(super) fn echo(&mut self, frame: &Frame<'a>, ip: &Ip, src: IpAddr) -> Outcome {
+        if !self.is_right(&frame.headers)? {
+            return Err(DropReason::GatewayNoService.into());
+        }
         let asked = frame.headers.eth.as_ref().map_or(crate::GATEWAY_MAC, |eth| eth.dst);
         let forward = self.back(frame, asked, ip.tos)?;
-        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
+        Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo { src }, forward, dropped: None, asker: None }))
+    }
+
+    /// Returns whether the checksum of a packet to this host is right. That of a fragment is left to who puts the
+    /// fragments together.
+    pub(super) fn is_right(&self, headers: &Headers) -> Result<bool, DropReason> {
+        match verify_l4(self.packet.bytes, headers) {
+            L4Check::Right | L4Check::Absent => Ok(true),
+            L4Check::Wrong => Ok(false),
+            L4Check::TooShort => Err(DropReason::HeaderTooLong),
+        }
     }
 
     /// Routes an answer to `frame` back to its sender. This is for packets without an Ethernet header to turn
@@ -268,9 +295,13 @@ fn is_routable(addr: IpAddr) -> bool {
 
 /// Returns whether the packet is an echo request that can be answered.
 pub(super) fn is_ping(ip: &Ip, l4: &L4) -> bool {
+    ip.fragment == Fragment::Whole && asks_echo(ip, l4)
+}
+
+/// Returns whether the packet is an echo request or the first fragment of one.
+fn asks_echo(ip: &Ip, l4: &L4) -> bool {
     let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
-    let asks = matches!(l4, L4::Icmp { kind, .. } if *kind == echo);
-    asks && ip.fragment == Fragment::Whole && !ip.src.is_unspecified()
+    matches!(l4, L4::Icmp { kind, .. } if *kind == echo) && !ip.src.is_unspecified()
 }
 
 /// Returns whether an address is the broadcast address of one of the network's subnets, to which routers do

@@ -1,7 +1,7 @@
 //! Packets from a wire: the underlay's own traffic, tunnels, and networks attached to the wire.
 
-use super::neighbour::Message;
-use super::{Frame, Origin, Outcome, Stop, Walk, entropy_of, foreign_tags};
+use super::neighbour::{Answer, Message};
+use super::{Frame, Origin, Outcome, Stop, Walk, foreign_tags};
 use crate::{
     BridgeTarget, DropReason, EthernetRewrite, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply,
     ReplyKind, Verdict, Vif, WireAttributes,
@@ -94,7 +94,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 ethernet.dst = super::neighbour::ALL_NODES;
             }
             return Some(Ok(Verdict::Reply(Reply {
-                kind: message.answer(mac, false),
+                kind: message.answer(Answer::host(mac)),
                 forward,
                 dropped: None,
                 asker: None,
@@ -135,9 +135,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
         match headers.l4 {
-            L4::Icmp { kind, .. } if kind == echo && ip.fragment == Fragment::Whole => {
+            L4::Icmp { kind, .. }
+                if kind == echo && ip.fragment == Fragment::Whole && self.is_right(headers)? =>
+            {
                 let forward = turned(vif, headers.l3_at, eth, eth.dst);
-                Ok(Verdict::Reply(Reply { kind: ReplyKind::Echo, forward, dropped: None, asker: None }))
+                let kind = ReplyKind::Echo { src: ip.dst };
+                Ok(Verdict::Reply(Reply { kind, forward, dropped: None, asker: None }))
             }
             _ => Err(DropReason::NotForUs.into()),
         }
@@ -194,7 +197,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return Err(DropReason::TunnelPayload.into());
         }
         let headers = Headers::network(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
-        let (id, nexthop) = self.pick(id, entropy_of(&headers))?;
+        let (id, nexthop) = self.pick(id, self.choice(&headers, tunnel.inner_end))?;
         self.effects.nexthop = Some(id);
         match nexthop {
             Nexthop::Encap { vif, mac } => {

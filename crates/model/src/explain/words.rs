@@ -150,7 +150,7 @@ impl Reply {
         let what = match &self.kind {
             ReplyKind::Arp { mac } => format!("arp: at {mac}"),
             ReplyKind::NeighbourAdvertisement { mac, .. } => format!("neighbour advertisement: at {mac}"),
-            ReplyKind::Echo => "echo".to_owned(),
+            ReplyKind::Echo { .. } => "echo".to_owned(),
             ReplyKind::IcmpError { src, error } => format!("icmp from {src}: {}", icmp_error(*error)),
             ReplyKind::TcpReset => "tcp reset".to_owned(),
         };

@@ -63,10 +63,10 @@ fn write_body(
                 &Arp { request: false, sender_mac: mac, sender, target_mac: asked.sender_mac, target },
             )
         }
-        ReplyKind::NeighbourAdvertisement { mac, router } => {
-            neighbour::neighbour_advertisement(out, packet.bytes, headers, mac, router)
+        ReplyKind::NeighbourAdvertisement { mac, router, anycast } => {
+            neighbour::neighbour_advertisement(out, packet.bytes, headers, mac, router, anycast)
         }
-        ReplyKind::Echo => reply::echo_reply(out, packet.bytes, headers, no_mac),
+        ReplyKind::Echo { src } => reply::echo_reply(out, packet.bytes, headers, no_mac, src),
         ReplyKind::IcmpError { src, error } => {
             reply::icmp_error(out, packet.bytes, headers, error, no_mac, src)
         }

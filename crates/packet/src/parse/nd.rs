@@ -11,6 +11,7 @@ const MAX_OPTIONS: usize = 8;
 const SOURCE_LINK_ADDR: u8 = 1;
 const TARGET_LINK_ADDR: u8 = 2;
 const FLAG_SOLICITED: u8 = 0x40;
+const FLAG_OVERRIDE: u8 = 0x20;
 
 /// Returns the ND body of the ICMPv6 message at `at`. `None` if the message has a different type or breaks
 /// the rules of RFC 4861, 7.1, among them the checksum.
@@ -43,7 +44,10 @@ fn body(window: Window<'_>, at: usize, ip: &Ip, solicitation: bool) -> Result<Op
     } else {
         body[4] & FLAG_SOLICITED == 0 || !dst.is_multicast()
     };
-    Ok((valid && !target.is_multicast()).then_some(Nd { solicitation, target, link_addr }))
+    let flag = |bit| !solicitation && body[4] & bit != 0;
+    let (solicited, overrides) = (flag(FLAG_SOLICITED), flag(FLAG_OVERRIDE));
+    let nd = Nd { solicitation, target, link_addr, solicited, overrides };
+    Ok((valid && !target.is_multicast()).then_some(nd))
 }
 
 /// Returns the link-layer address among the options from `at`; `None` if an option is malformed or there are

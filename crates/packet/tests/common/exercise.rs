@@ -99,8 +99,14 @@ fn check_replies(headers: &Headers, bytes: &[u8]) {
             Err(error) => assert_eq!(error, ParseError::IpSource),
         }
     }
-    let _ = reply::echo_reply(&mut out, bytes, headers, MAC);
-    let _ = neighbour::neighbour_advertisement(&mut out, bytes, headers, MAC, true);
+    let _ = reply::echo_reply(
+        &mut out,
+        bytes,
+        headers,
+        MAC,
+        headers.ip().map_or(std::net::Ipv4Addr::LOCALHOST.into(), |ip| ip.dst),
+    );
+    let _ = neighbour::neighbour_advertisement(&mut out, bytes, headers, MAC, true, None);
 }
 
 fn parse_like(headers: &Headers, answer: &[u8]) -> Result<Headers, ParseError> {
