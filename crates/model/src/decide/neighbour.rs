@@ -71,6 +71,13 @@ impl Message {
             IpAddr::V6(_) => ReplyKind::NeighbourAdvertisement { mac, router, anycast },
         }
     }
+
+    /// Returns whether it announces a link-local address that does not show the MAC of its owner (RFC 7217). Such an
+    /// address is noted: it belongs to who has it first.
+    fn is_of_chosen_address(&self) -> bool {
+        let IpAddr::V6(sender) = self.sender else { return false };
+        sender.is_unicast_link_local() && self.mac.is_some() && Mac::of_link_local(sender) != self.mac
+    }
 }
 
 /// The content of an answer.
@@ -114,7 +121,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             let all_have_it = eth.dst == GATEWAY_MAC;
             return Some(if all_have_it { self.relay(frame) } else { Ok(Verdict::Consumed) });
         }
-        if self.tables.neighbour(scope, message.sender).is_some() {
+        if message.is_of_chosen_address() || self.tables.neighbour(scope, message.sender).is_some() {
             self.found(frame, scope, message);
         }
         if !message.asks {
