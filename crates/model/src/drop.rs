@@ -59,7 +59,7 @@ reasons! {
     SamePort = "same_port", "The destination is where the frame came from: behind the same port, or behind a tunnel as well (split horizon).";
     NoMember = "no_member", "A flood in a network without other members that are connected.";
     VlanUnexpected = "vlan_unexpected", "An unexpected VLAN tag: to a gateway, unknown on the wire, or a tenant's own tag from an attached network to the wire.";
-    UnderlayTunnel = "underlay_tunnel", "A tenant's own tunnel packet, leaving an attached network from or to an address of the underlay.";
+    UnderlayTunnel = "underlay_tunnel", "A tenant's own tunnel packet, or its word on what fits such packets, leaving an attached network from or to an address of the underlay.";
     NoNetwork = "no_network", "The interface is in no network, or the network is gone.";
     NoRoute = "no_route", "No route to the destination.";
     DiscardRoute = "discard_route", "The route's target is drop.";

@@ -8,6 +8,9 @@ use crate::{
 };
 use packet::{Fragment, Headers, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
 
+/// The packets that each link of IPv6 carries, bytes (RFC 8200, 5).
+const LEAST_MTU_V6: usize = 1280;
+
 /// The place by which a packet leaves.
 #[derive(Clone, Copy)]
 pub(super) enum Exit<'a> {
@@ -143,9 +146,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
                         proto::ETHERNET_LEN + proto::VLAN_LEN * frame.tags().len()
                     }
                 };
-                let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
-                let room = usize::from(path.wire.mtu.min(learned)).saturating_sub(tunnel.overhead() + inner);
-                let base = self.fit(frame, base, network, room)?;
+                let inside = |mtu: u16| usize::from(mtu).saturating_sub(tunnel.overhead() + inner);
+                // Routers' word does not make a tunnel less than a link of IPv6 must be (RFC 8200, 5).
+                let v6 = frame.headers.ip().is_some_and(|ip| ip.src.is_ipv6());
+                let least = if v6 { LEAST_MTU_V6 } else { 0 };
+                let learned = self.tables.path_mtu(tunnel.remote);
+                let carried = learned.map_or(usize::MAX, |mtu| inside(mtu).max(least));
+                let base = self.fit(frame, base, network, inside(path.wire.mtu).min(carried))?;
                 self.through(frame, base, &tunnel, frame.tos)
             }
         }

@@ -3,7 +3,7 @@
 use super::{Frame, Walk};
 use crate::underlay::{UnderlayPath, is_own_underlay, underlay, underlay_path};
 use crate::{DropReason, Lookup, Nat, PathMtu, WireAttributes};
-use packet::{Ip, L4, entropy_port, proto};
+use packet::{Fragment, Headers, Ip, L4, entropy_port, proto};
 use std::net::IpAddr;
 
 /// The code of "fragmentation needed and DF set" (RFC 792).
@@ -29,19 +29,24 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Returns the MTU that an ICMP error to this host reports for the path to a remote, if that is less than
-    /// the known MTU. Anybody may forge such an error, so it must quote a tunnel packet as this host sends it
-    /// there, longer than the reported MTU (RFC 5927, 7).
-    pub(super) fn too_big(&self, ip: &Ip) -> Option<PathMtu> {
+    /// the known MTU. Anybody may forge such an error, so its sender must be one that a router may have, and it must
+    /// quote a tunnel packet as this host sends it there, longer than the reported MTU (RFC 5927, 7).
+    pub(super) fn too_big(&self, ip: &Ip) -> Result<Option<PathMtu>, DropReason> {
         let headers = &self.packet.headers;
-        let L4::Icmp { kind, code, .. } = headers.l4 else { return None };
+        let Some(found) = self.reported(ip).filter(|_| self.may_be_router(ip.src)) else { return Ok(None) };
+        Ok(self.is_right(headers)?.then_some(found))
+    }
+
+    fn reported(&self, ip: &Ip) -> Option<PathMtu> {
+        let headers = &self.packet.headers;
+        if !is_too_big(ip, &headers.l4) {
+            return None;
+        }
         let at = usize::from(headers.l4_at);
         let said = self.packet.bytes.get(at + 4..at + proto::ICMP_LEN)?;
-        let (floor, said) = match (ip.src, kind, code) {
-            (IpAddr::V4(_), proto::ICMP_UNREACHABLE, ICMP_TOO_BIG) => (LEAST_V4, u32::from(be16(said, 2))),
-            (IpAddr::V6(_), proto::ICMPV6_TOO_BIG, _) => {
-                (LEAST_V6, u32::from(be16(said, 0)) << 16 | u32::from(be16(said, 2)))
-            }
-            _ => return None,
+        let (floor, said) = match ip.src {
+            IpAddr::V4(_) => (LEAST_V4, u32::from(be16(said, 2))),
+            IpAddr::V6(_) => (LEAST_V6, u32::from(be16(said, 0)) << 16 | u32::from(be16(said, 2))),
         };
         let mtu = u16::try_from(said).ok()?.max(floor);
         let quoted = headers.quoted(self.packet.bytes, self.packet.len as usize).ok()??;
@@ -50,11 +55,23 @@ impl<'a, T: Lookup> Walk<'a, T> {
             L4::Udp { src, dst } => src >= entropy_port(0) && is_tunnel_port(dst),
             _ => refused.protocol == proto::GRE,
         };
+        let is_whole = refused.fragment == Fragment::Whole && refused.dont_fragment;
         let path = self.path(refused.dst).ok().filter(|path| path.src == refused.src)?;
         let known = self.tables.path_mtu(refused.dst).unwrap_or(path.wire.mtu);
-        let is_ours = is_tunnel && refused.src == ip.dst && self.is_remote(refused.dst);
+        let is_ours = is_tunnel && is_whole && refused.src == ip.dst && self.is_remote(refused.dst);
         let is_less = mtu < known && u32::from(mtu) < refused.len;
         (is_ours && is_less).then_some(PathMtu { remote: refused.dst, mtu })
+    }
+
+    /// Returns whether a router on the way to a remote may have this address: it is neither this host's nor, unless
+    /// it is on the underlay too, in a subnet of tenants on the wires.
+    fn may_be_router(&self, addr: IpAddr) -> bool {
+        let of_tenants = |wire: &WireAttributes| {
+            let networks = wire.networks.iter().filter_map(|(_, vrf)| self.tables.network(*vrf));
+            networks.flat_map(|network| &network.gateways).any(|subnet| subnet.contains(&addr))
+        };
+        let may = !addr.is_unspecified() && !self.is_ours(addr);
+        may && (self.is_underlay(addr) || !underlay(self.tables).any(|(_, wire)| of_tenants(wire)))
     }
 
     /// Returns whether an address is this host's on the underlay.
@@ -80,13 +97,38 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Returns whether a host of the underlay would take a tenant's packet for a tunnel packet and accept it,
-    /// or would answer it to another host. Judges by the addresses with which the packet leaves.
+    /// would answer it to another host, or would believe what it says about the path of such packets. Judges by the
+    /// addresses with which the packet leaves.
     pub(super) fn is_underlay_tunnel(&self, frame: &Frame<'_>, nat: Nat) -> bool {
         let Some(ip) = frame.headers.ip() else { return false };
-        let tunnel = match frame.headers.l4 {
-            L4::Udp { dst, .. } => is_tunnel_port(dst),
-            _ => ip.protocol == proto::GRE,
-        };
-        tunnel && (self.is_underlay(nat.dst.unwrap_or(ip.dst)) || self.is_underlay(nat.src.unwrap_or(ip.src)))
+        let (src, dst) = (nat.src.unwrap_or(ip.src), nat.dst.unwrap_or(ip.dst));
+        if is_too_big(ip, &frame.headers.l4) {
+            return match frame.headers.quoted(self.packet.bytes, frame.end) {
+                Ok(Some(quoted)) => quoted.ip().is_some_and(|refused| {
+                    is_tunnel(&quoted, refused)
+                        && [dst, refused.src, refused.dst].iter().any(|&addr| self.is_underlay(addr))
+                }),
+                // Others may read what can't be read here.
+                _ => self.is_underlay(dst),
+            };
+        }
+        is_tunnel(&frame.headers, ip) && (self.is_underlay(dst) || self.is_underlay(src))
+    }
+}
+
+/// Returns whether a packet goes to a tunnel's other end.
+fn is_tunnel(headers: &Headers, ip: &Ip) -> bool {
+    match headers.l4 {
+        L4::Udp { dst, .. } => is_tunnel_port(dst),
+        _ => ip.protocol == proto::GRE,
+    }
+}
+
+/// Returns whether a packet is the ICMP error of a router for which another packet is too big.
+fn is_too_big(ip: &Ip, l4: &L4) -> bool {
+    match (ip.src, l4) {
+        (IpAddr::V4(_), L4::Icmp { kind: proto::ICMP_UNREACHABLE, code, .. }) => *code == ICMP_TOO_BIG,
+        (IpAddr::V6(_), L4::Icmp { kind: proto::ICMPV6_TOO_BIG, .. }) => true,
+        _ => false,
     }
 }

@@ -129,7 +129,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 TunnelKind::Geneve => Err(DropReason::UnknownVni.into()),
             };
         }
-        if let Some(path) = self.too_big(ip) {
+        if let Some(path) = self.too_big(ip)? {
             self.effects.path = Some(path);
             return Ok(Verdict::Consumed);
         }
