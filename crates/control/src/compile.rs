@@ -380,6 +380,7 @@ impl Compiler<'_> {
                 ..Overlay::default()
             },
             wire,
+            routed_outside: network.routed_outside,
         };
         self.out.networks.insert(vrf, compiled);
     }

@@ -107,6 +107,7 @@ reasons! {
     TunnelRefused = "tunnel_refused", "A Geneve packet with a critical option (Viaduct knows none), a control packet, or one without an Ethernet frame.";
     OvsDrop = "ovs_drop", "A flow of Open vSwitch drops it, or Open vSwitch has set its port or its destination down.";
     OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch has the port open and up.";
+    RoutedOutside = "routed_outside", "Routed from another network to a wire without address translation, in a network without `routed_outside = true`.";
 }
 
 impl From<ParseError> for DropReason {

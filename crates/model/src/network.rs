@@ -38,6 +38,8 @@ pub struct Network {
     pub overlay: Overlay,
     /// How the network's TCP connections are tracked.
     pub tcp: TcpPaths,
+    /// Whether packets of other networks leave by the attached wire without address translation.
+    pub routed_outside: bool,
 }
 
 /// Properties of the paths that a network's TCP connections take.
@@ -86,6 +88,7 @@ impl Network {
             wire: None,
             overlay: Overlay::default(),
             tcp: TcpPaths::default(),
+            routed_outside: false,
         }
     }
 

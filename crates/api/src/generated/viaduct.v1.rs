@@ -145,6 +145,9 @@ pub struct Network {
     /// Whether the MSS in TCP SYNs is lowered to what fits the MTU of the path.
     #[prost(bool, optional, tag = "12")]
     pub mss_clamp: ::core::option::Option<bool>,
+    /// Whether packets of other networks leave by the wire without address translation.
+    #[prost(bool, optional, tag = "13")]
+    pub routed_outside: ::core::option::Option<bool>,
 }
 /// An interface of a virtual machine or a container.
 #[allow(clippy::all)]

@@ -41,6 +41,8 @@ pub struct Network {
     pub tcp_asymmetric: bool,
     /// Whether the MSS of TCP SYNs is lowered to what fits the exit.
     pub mss_clamp: bool,
+    /// Whether packets of other networks leave by the wire without address translation.
+    pub routed_outside: bool,
 }
 
 impl Network {
@@ -61,11 +63,15 @@ impl Network {
         let tcp_midstream = r.get("tcp_midstream").unwrap_or(true);
         let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
+        let routed_outside = r.get("routed_outside").unwrap_or(false);
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
         if l2_gateway.is_some() && wire.is_none() {
             r.problem(Some("l2_gateway"), "`l2_gateway` needs the `wire` that it bridges to");
+        }
+        if routed_outside && wire.is_none() {
+            r.problem(Some("routed_outside"), "`routed_outside` needs the `wire` that leads outside");
         }
         let read = || {
             Some(Self {
@@ -81,6 +87,7 @@ impl Network {
                 tcp_midstream,
                 tcp_asymmetric,
                 mss_clamp,
+                routed_outside,
             })
         };
         (read(), r.finish())

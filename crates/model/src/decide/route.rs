@@ -119,12 +119,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Err(stop) => return Err(stop),
             Ok((None, mac)) => {
                 // The neighbour is known, but its port is not.
+                self.may_leave(frame, network, nat, network.wire.is_some())?;
                 self.live(frame)?;
                 return self.flood(frame, network, &frame.routed(nat, mac), Some(dst));
             }
         };
         let network = exit.guest().and_then(|vif| self.tables.network(vif.vrf?)).unwrap_or(network);
         self.admit(frame, exit.guest(), network.vrf, Some(dst))?;
+        self.may_leave(frame, network, nat, matches!(exit, Exit::Attached { .. }))?;
         let base = frame.routed(nat, mac);
         let base = if nat == Nat::default() && network.vrf == frame.network.vrf && is_link(frame, &exit) {
             self.hop(frame, base)?
@@ -133,6 +135,20 @@ impl<'a, T: Lookup> Walk<'a, T> {
             base
         };
         self.leave(frame, base, network, exit).map(Verdict::Forward)
+    }
+
+    /// Checks that a packet may leave by a wire, if it does (`by_wire`): hosts outside know no way back to an address of
+    /// a different network, so such a packet is translated or its network is routed there.
+    fn may_leave(
+        &self,
+        frame: &Frame<'_>,
+        network: &Network,
+        nat: Nat,
+        by_wire: bool,
+    ) -> Result<(), DropReason> {
+        let is_foreign = network.vrf != frame.network.vrf && nat.src.is_none();
+        let may = !by_wire || !is_foreign || network.routed_outside;
+        may.then_some(()).ok_or(DropReason::RoutedOutside)
     }
 
     /// Counts a hop between guests by MPLS down, at either of its ends. Within a subnet the hop is a link,

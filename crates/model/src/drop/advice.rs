@@ -34,8 +34,8 @@ impl DropReason {
                 "The guest uses an address that is not in `addresses` or `allowed`: add it, if it is the guest's."
             }
             Self::NeighbourSpoofed => {
-                "By ARP or ND the guest claims an address that is not its own, or a link-local address made of another \
-                 guest's MAC: correct the guest, or its `addresses`."
+                "By ARP or ND the guest claims an address that is not its own, or a link-local address that another has, \
+                 or that is made of another's MAC: correct the guest, or its `addresses`."
             }
             Self::RouterGuard => "If the guest is a router, `router = true`.",
             Self::DhcpGuard => "If the guest is a DHCP server, `dhcp_server = true`.",
@@ -150,6 +150,10 @@ impl DropReason {
             }
             Self::OvsDrop => {
                 "`viaduct ovs flows` shows the flow; `ovs-appctl ofproto/trace` says why OVS made it."
+            }
+            Self::RoutedOutside => {
+                "Give the guest a floating address (`[[nat]]`); or, if routers outside know the way to its network, set \
+                 `routed_outside = true` in the network of the wire."
             }
             Self::OvsAbsent => {
                 "Start Open vSwitch, and give it a port with `port=NAME` in its `dpdk-devargs`: `viaduct ovs ports`."

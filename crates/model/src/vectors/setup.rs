@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
-///         [l2-gateway here|elsewhere] [no-midstream] [asymmetric] [mss-clamp]
+///         [l2-gateway here|elsewhere] [no-midstream] [asymmetric] [mss-clamp] [routed-outside]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
 ///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
@@ -282,6 +282,7 @@ impl Setup {
                 "no-midstream" => network.tcp.midstream = false,
                 "asymmetric" => network.tcp.asymmetric = true,
                 "mss-clamp" => network.tcp.mss_clamp = true,
+                "routed-outside" => network.routed_outside = true,
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,
                 "wire" => wire = Some(self.vif(words)?),

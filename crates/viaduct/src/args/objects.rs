@@ -177,6 +177,9 @@ pub struct NetworkArgs {
     /// Lower the MSS in TCP SYNs to what fits the MTU of their path
     #[arg(long)]
     pub mss_clamp: bool,
+    /// Let packets of other networks leave by the wire without address translation
+    #[arg(long, requires = "wire")]
+    pub routed_outside: bool,
 }
 
 #[derive(Args)]

@@ -90,6 +90,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         tcp_midstream: args.no_tcp_midstream.then_some(false),
         tcp_asymmetric: args.tcp_asymmetric.then_some(true),
         mss_clamp: args.mss_clamp.then_some(true),
+        routed_outside: args.routed_outside.then_some(true),
     })])
 }
 
