@@ -3,7 +3,7 @@
 use super::egress::Exit;
 use super::neighbour::Message;
 use super::{Frame, Origin, Outcome, Stop, Walk};
-use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Tunnel, Verdict, VifKind};
+use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Nexthop, Tunnel, Verdict, VifKind};
 use packet::{Ethernet, Mac, TunnelKind};
 use std::net::IpAddr;
 
@@ -45,7 +45,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let dst = frame.headers.ip().map(|ip| ip.dst);
         let entry = if eth.dst.is_group() { None } else { self.tables.bridge(network.vrf, eth.dst) };
         let Some(entry) = entry else {
-            return self.flood(frame, network, &frame.bridged(), dst);
+            return match dst {
+                Some(dst) if self.is_routed_instead(frame, eth, dst) => self.route(frame),
+                _ => self.flood(frame, network, &frame.bridged(), dst),
+            };
         };
         let exit = self.behind(network, entry.target)?;
         let back = match &exit {
@@ -58,6 +61,21 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         self.admit(frame, exit.guest(), network.vrf, dst)?;
         self.leave(frame, frame.bridged(), network, exit).map(Verdict::Forward)
+    }
+
+    /// Returns whether a guest's frame to an unknown MAC is routed. In a network of routes, which reaches other hosts
+    /// by routes alone, the guest may know the MAC of a neighbour from when both were on one host.
+    fn is_routed_instead(&self, frame: &Frame<'a>, eth: &Ethernet, dst: IpAddr) -> bool {
+        let network = frame.network;
+        let by_routes = network.flood.is_empty() && network.wire.is_none();
+        let message = Message::of(&frame.headers).is_some();
+        if !by_routes || !frame.origin.is_guest() || eth.dst.is_group() || message || !frame.tags().is_empty()
+        {
+            return false;
+        }
+        let route = self.tables.route(network.vrf, dst);
+        let nexthop = route.and_then(|route| self.tables.nexthop(route.nexthop));
+        nexthop.is_some_and(|nexthop| !matches!(nexthop, Nexthop::Resolve { via: None }))
     }
 
     /// Returns the exit to which a bridge entry leads.
