@@ -128,9 +128,8 @@ module classify
   logic own_mac3, own_address3, to_port3, own_mac4, own_address4, to_port4;
   always_comb begin
     own_mac3     = !port3.check_mac || header3.mac_src == port3.mac;
-    own_address3 = !port3.check_addresses || !header3.ip || owns(port3, header3.v6, header3.src)
-        // Address configuration. Link-local ones may be another's: the host knows.
-        || header3.v6 && header3.src == '0;
+    // Link-local addresses may be another's, and no address is for address configuration alone: the host knows.
+    own_address3 = !port3.check_addresses || !header3.ip || owns(port3, header3.v6, header3.src);
     to_port3     = header3.outer_mac == port3.mac && owns(port3, header3.outer_v6, header3.outer_dst);
   end
 

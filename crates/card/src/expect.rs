@@ -146,8 +146,7 @@ fn check_sender(port: &Port, frame: &Frame) -> Result<(), Punt> {
         return Err(Punt::MacSpoofed);
     }
     let Some(ip) = frame.headers.ip().filter(|_| port.check_addresses) else { return Ok(()) };
-    let nowhere = matches!(ip.src, IpAddr::V6(v6) if v6.is_unspecified());
-    if nowhere || owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
+    if owns(port, ip.src) { Ok(()) } else { Err(Punt::AddressSpoofed) }
 }
 
 /// Punts packets from a guest with checked sources that may be messages which only routers or DHCP servers may send.

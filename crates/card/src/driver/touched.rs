@@ -11,6 +11,7 @@ use std::net::IpAddr;
 #[derive(Debug, Default)]
 pub struct Configured {
     vifs: BTreeMap<VifId, (Option<Vrf>, Option<Mac>)>,
+    /// The addresses for which the gateways of each network answer.
     networks: BTreeMap<Vrf, Vec<IpAddr>>,
     /// Current nexthops, and deleted ones in their last form.
     nexthops: BTreeMap<NexthopId, Nexthop>,
@@ -62,7 +63,9 @@ impl Configured {
             Change::PutVif(vif) => self.note_vif(vif.id, Some(vif), touched),
             Change::DelVif(id) => self.note_vif(*id, None, touched),
             Change::PutNetwork(network) => {
-                let gateways = network.gateways.iter().map(|gateway| gateway.addr()).collect();
+                let anycast = network.gateways.iter().map(IpNet::network);
+                let anycast = anycast.filter(|addr| network.is_router_anycast(*addr));
+                let gateways = network.gateways.iter().map(IpNet::addr).chain(anycast).collect();
                 self.note_network(network.vrf, touched);
                 self.networks.insert(network.vrf, gateways);
                 self.note_network(network.vrf, touched);

@@ -8,8 +8,8 @@
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::routing::is_router_anycast;
 use crate::{
-    BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Network, Nexthop, Reply,
-    ReplyKind, RouteEntry, Verdict,
+    BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind,
+    RouteEntry, Verdict,
 };
 use packet::{Ethernet, Headers, IcmpError, L3, Mac};
 use std::net::{IpAddr, Ipv6Addr};
@@ -107,14 +107,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let to_gateway = frame.is_gateways(eth.dst);
         let scope = NeighbourScope::Network(frame.network.vrf);
         if message.asks
-            && let Some(anycast) = self.is_the_gateways(frame.network, message.target)
+            && let Some(answer) = self.gateways_answer(frame, message.target)
         {
             self.found(frame, scope, message);
-            return Some(self.answer(
-                frame,
-                message,
-                Answer { mac: frame.gateway_mac(), router: true, anycast },
-            ));
+            return Some(self.answer(frame, message, answer));
         }
         if !message.asks && to_gateway {
             self.found(frame, scope, message);
@@ -145,14 +141,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
-    /// Returns whether the gateway answers for an address: one of its own (`Some(None)`), or a router anycast address
-    /// of its subnets, for which it answers from the unicast address that is returned.
-    fn is_the_gateways(&self, network: &Network, addr: IpAddr) -> Option<Option<Ipv6Addr>> {
-        if network.is_gateway(addr) {
-            return Some(None);
+    /// Returns the gateway's answer, if the address is its own or a router anycast address of its subnets.
+    fn gateways_answer(&self, frame: &Frame<'a>, addr: IpAddr) -> Option<Answer> {
+        let own = Answer { router: true, ..Answer::host(frame.gateway_mac()) };
+        if frame.network.is_gateway(addr) {
+            return Some(own);
         }
-        match network.gateway_for(addr).filter(|_| is_router_anycast(self.tables, network, addr))? {
-            IpAddr::V6(gateway) => Some(Some(gateway)),
+        let anycast = is_router_anycast(self.tables, frame.network, addr);
+        match frame.network.gateway_for(addr).filter(|_| anycast)? {
+            IpAddr::V6(gateway) => Some(Answer { anycast: Some(gateway), ..own }),
             IpAddr::V4(_) => None,
         }
     }

@@ -48,7 +48,8 @@ pub(super) fn check<T: Lookup>(
         }
         _ => {}
     }
-    if headers.ip().is_some_and(|ip| !was_first(tables, vif, network, ip.src)) {
+    let was_before = |ip: &Ip| !was_first(tables, vif, network, ip.src);
+    if !vif.addresses.is_empty() && headers.ip().is_some_and(was_before) {
         return Err(DropReason::AddressSpoofed);
     }
     let roce = matches!(headers.l4, L4::Udp { dst: proto::PORT_ROCE, .. });
@@ -107,10 +108,10 @@ fn may_say<T: Lookup>(
 /// Returns whether a guest may say by ARP or ND that it has an address. What others are configured with it may not
 /// claim, even if it may forward packets from there.
 fn may_claim<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
-    let may_have = || vif.addresses.is_empty() || owns(vif, addr);
-    let virtual_one = || may_have() && !is_anothers(tables, vif, network, addr);
-    let chosen = || is_free_link_local(tables, vif, network, addr) && was_first(tables, vif, network, addr);
-    !network.is_gateway(addr) && (vif.addresses.contains(&addr) || chosen() || virtual_one())
+    let may_have = vif.addresses.is_empty() || owns(vif, addr) || is_link_local(addr);
+    let free =
+        || may_have && !is_anothers(tables, vif, network, addr) && was_first(tables, vif, network, addr);
+    !network.is_gateway(addr) && (vif.addresses.contains(&addr) || free())
 }
 
 /// Returns whether an address belongs to somebody else: to the gateways, another guest, a floating address, the
@@ -142,15 +143,18 @@ fn is_free_link_local<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr:
 }
 
 /// Returns whether no other host had this address before the guest, as far as is known. That counts for link-local
-/// addresses that hosts choose themselves (RFC 6620); others are configured.
+/// addresses that hosts choose themselves (RFC 6620); others are configured. A guest whose addresses are not checked
+/// may stand for many hosts: only guests with a configured MAC were before it.
 fn was_first<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr) -> bool {
-    if vif.addresses.is_empty() || !is_link_local(addr) || owns(vif, addr) {
+    if !is_link_local(addr) || owns(vif, addr) {
         return true;
     }
     let Some(mac) = tables.neighbour(NeighbourScope::Network(network.vrf), addr) else { return true };
     // The MAC of a guest without a configured one is where it was learned.
-    let here = || tables.bridge(network.vrf, mac).is_none_or(|entry| is_at(vif, entry.target));
-    vif.has_mac(mac) || vif.mac.is_none() && here()
+    let entry = || tables.bridge(network.vrf, mac);
+    let here = || entry().is_none_or(|entry| is_at(vif, entry.target));
+    let by_many = || entry().is_none_or(|entry| !entry.is_static);
+    vif.has_mac(mac) || vif.mac.is_none() && here() || vif.addresses.is_empty() && by_many()
 }
 
 fn is_link_local(addr: IpAddr) -> bool {

@@ -143,7 +143,8 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
 fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
     let v4 = dst.is_ipv4();
     let name = if v4 { "ip4" } else { "ip6" };
-    match rng.below(5) {
+    match rng.below(6) {
+        5 => format!("{name} {src} > {dst} / {}", too_big(rng, dst, src)),
         0 => format!("{name} {src} > {dst} / udp 67 > 68 / payload 240"),
         1 => format!("{name} {src} > {dst} id 3 more / udp 547 > 546 / payload 64"),
         2 if v4 => format!("{name} {src} > {dst} / icmp 5 1 / ip4 {dst} > {src} / udp 1 > 2"),
@@ -159,14 +160,29 @@ fn guarded(rng: &mut Rng, own: Mac, src: IpAddr, dst: IpAddr) -> String {
     }
 }
 
+/// Returns what a router says about a tunnel packet from `src` to `dst` that is too big.
+fn too_big(rng: &mut Rng, src: IpAddr, dst: IpAddr) -> String {
+    let mtu = rng.one(&[0, 576, 1280, 1400]);
+    let sum = if rng.percent(20) { " badsum" } else { "" };
+    match dst {
+        IpAddr::V4(_) => {
+            format!("icmp 3 4 {mtu}{sum} / ip4 {src} > {dst} df len 1480 / udp 50000 > 6635 len 1460 nosum")
+        }
+        IpAddr::V6(_) => {
+            format!("icmp6 2 0 {mtu}{sum} / ip6 {src} > {dst} len 1460 / udp 50000 > 4789 len 1460")
+        }
+    }
+}
+
 /// Returns a packet from and to link-local addresses, not all of them the sender's.
 fn link_local(rng: &mut Rng, own: Mac) -> String {
     let another = mac(10 + rng.below(8) as u16);
     let other = rng.one(&[own, own, another, GATEWAY_MAC]).link_local();
     let src = rng.one(&[other, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 5)]);
     let to = mac(10 + rng.below(8) as u16).link_local();
-    match rng.below(4) {
-        0 => format!("ip6 {src} > ff02::1 ttl 255 / na {src} at {own} o"),
+    match rng.below(5) {
+        0 => format!("ip6 {src} > ff02::1 ttl 255 / na {src} at {own} {}", rng.one(&["o", "so", "ro"])),
+        3 => format!("ip6 :: > {to} / udp 1 > 2 / payload 20"),
         1 => format!("ip6 :: > ff02::1:ff00:1 ttl 255 / ns {src}"),
         2 => format!("ip6 {src} > ff02::1 ttl 255 id 7 more / na {src} at {own} o"),
         _ => format!("ip6 {src} > {to} / udp 1 > 2 / payload 20"),
@@ -240,8 +256,8 @@ fn ip(rng: &mut Rng, src: IpAddr, dst: IpAddr) -> String {
     let tos = rng.one(&[0, 0, 0, 0xb8, 1, 2, 3]);
     let fragment = match (rng.below(20), dst.is_ipv4()) {
         (0, _) => format!(" id {} more", rng.below(4)),
-        (1, true) => format!(" id {} frag 64 proto 17", rng.below(4)),
-        (1, false) => format!(" id {} frag 64 proto 6", rng.below(4)),
+        (1, true) => format!(" id {} frag 64 proto {}", rng.below(4), rng.one(&[1, 17])),
+        (1, false) => format!(" id {} frag 64 proto {}", rng.below(4), rng.one(&[6, 58])),
         (2..=6, true) => " df".into(),
         _ => String::new(),
     };
@@ -308,7 +324,9 @@ fn from_wire(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
             format!("{underlay} / {icmp} echo 1 1 / payload 56")
         }
         1 => question(rng, peer, from, us, ""),
+        2 if rng.percent(30) => announcement(peer, own, from, us).replace(&format!(" at {peer} s"), " s"),
         2 => announcement(peer, own, from, us),
+        3 if rng.percent(50) => format!("{underlay} / {}", too_big(rng, us, from)),
         3 => format!("{underlay} / {}", transport(rng, us.is_ipv4())),
         4..=7 => {
             // A network attached to the wire.

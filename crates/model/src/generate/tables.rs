@@ -167,6 +167,10 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
     if rng.percent(20) {
         vif.allowed.extend(IpNet::new(host4(vrf, 7, 0), 24));
     }
+    if rng.percent(10) {
+        let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+        vif.allowed.extend(all.into_iter().filter_map(|addr| IpNet::new(addr, 0).ok()));
+    }
     if rng.percent(20) {
         vif.roles = Roles { router: rng.percent(50), dhcp_server: rng.percent(50) };
     }
@@ -231,6 +235,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         mtu: rng.one(&[9000, 1500, 1450, 650]),
         default_action: action(rng),
         members,
+        routed_outside: rng.percent(50),
         ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }
 }
