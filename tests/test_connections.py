@@ -137,6 +137,42 @@ def test_a_connection_whose_server_speaks_first_survives_a_restart(lab):
         assert flow["destination"] == A2.address, "its client is who opened it"
 
 
+@pytest.mark.parametrize("midstream", [True, "reverse"])
+def test_a_server_that_speaks_first_is_picked_up_where_the_network_says_so(lab, midstream):
+    host, a1, a2 = world(lab, FROM_A1, tcp_midstream=midstream)
+    [network] = [network for network in host.viaduct("network") if network["name"] == "blue"]
+    assert network["tcp_midstream"] == midstream
+    with Stream(a1, a2) as stream:
+        assert stream.passes(b"before")
+        host.call("flow", "flush")
+        stream.client.settimeout(PATIENCE)
+        stream.server.sendall(b"after")
+        if midstream != "reverse":
+            stream.client.settimeout(1)
+            with pytest.raises(TimeoutError):
+                stream.client.recv(100)
+            stream.client.settimeout(PATIENCE)
+            stream.client.sendall(b"alive")
+        assert stream.client.recv(100) == b"after"
+        (flow,) = host.viaduct("flow", "--match", f"tcp & port {stream.port}")
+        assert flow["destination"] == A2.address, "its client is who opened it"
+
+
+@pytest.mark.parametrize("midstream", [True, "reverse"])
+@pytest.mark.parametrize("v6", [False, True])
+def test_scans_do_not_pass_against_the_rules(lab, v6, midstream):
+    host, a1, a2 = world(lab, FROM_A1, tcp_midstream=midstream)
+    of = lambda seat: seat.address6 if v6 else seat.address
+    with RawPort(a1.namespace, a1.device) as at_a1, RawPort(a2.namespace, a2.device) as at_a2:
+        there = Ether(src=A2.mac, dst=A1.mac) / (IPv6 if v6 else IP)(src=of(A2), dst=of(A1))
+        at_a2.send(*(there / TCP(sport=4000, dport=22, flags=flags) for flags in ("", "F", "FPU", "S", "R", "A")))
+        probes = lambda frame: TCP in (packet := Ether(frame)) and packet[TCP].dport == 22
+        if midstream == "reverse":
+            at_a1.expect(probes, "the one that may belong to a connection")
+        assert not at_a1.collect(probes, 0.3)
+    assert host.drops()["default_drop"] >= 5
+
+
 def test_a_network_that_picks_up_nothing_in_mid_stream(lab):
     host, a1, a2 = world(lab, FROM_A1, tcp_midstream=False)
     with Stream(a1, a2) as stream:

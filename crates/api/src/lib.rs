@@ -15,6 +15,7 @@
 pub mod v1;
 
 pub mod hex;
+pub mod midstream;
 pub mod state_file;
 
 use std::path::{Path, PathBuf};

@@ -21,9 +21,9 @@ pub use check::{CommonWindow, CommonWindows, Index, check, check_routes, warning
 pub use host::{Executor, Host};
 pub use machine::{check_machine, check_owners, check_readers, cpus};
 pub use object::{
-    Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry, Mode,
-    Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
-    RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
+    Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
+    Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role,
+    Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

@@ -13,7 +13,7 @@ mod wire;
 
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use mode::Mode;
-pub use network::{Default, Flood, MacEntry, Mpls, Nat, Network, Vxlan};
+pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Vxlan};
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
@@ -40,8 +40,16 @@ impl Item {
     /// Returns a warning about a setting that is allowed, but risky.
     #[must_use]
     pub fn warning(&self) -> Option<Problem> {
-        let message = self.object.warning()?;
-        Some(Problem::new(self.place.line("name"), self.object.key().to_string(), message))
+        let (key, message) = match (self.object.warning(), &self.object) {
+            (Some(message), _) => ("name", message),
+            (None, Object::Network(network))
+                if network.tcp_midstream == Midstream::Ruled && self.place.has("tcp_midstream") =>
+            {
+                ("tcp_midstream", TRUE_IS_STRICTER)
+            }
+            _ => return None,
+        };
+        Some(Problem::new(self.place.line(key), self.object.key().to_string(), message))
     }
 }
 
@@ -58,7 +66,16 @@ pub struct Place {
     pub(crate) keys: Vec<(String, usize)>,
 }
 
+/// The warning for who wrote `tcp_midstream = true` when it meant more.
+const TRUE_IS_STRICTER: &str = "`tcp_midstream = true`, the default, picks up no connection against the rules any more; \
+     leave it out, or write \"reverse\" for what it did up to 0.2.0";
+
 impl Place {
+    /// Returns whether the file has a key.
+    fn has(&self, key: &str) -> bool {
+        self.keys.iter().any(|(name, _)| name == key)
+    }
+
     /// Returns the line of a key. If the key is absent, returns the line of the object.
     #[must_use]
     pub fn line(&self, key: &str) -> Option<usize> {
@@ -132,7 +149,11 @@ macro_rules! objects {
             /// Returns a warning about a setting that is allowed, but risky.
             #[must_use]
             pub fn warning(&self) -> Option<&'static str> {
-                if let Self::Guest(guest) = self { guest.warning() } else { None }
+                match self {
+                    Self::Guest(guest) => guest.warning(),
+                    Self::Network(network) => network.warning(),
+                    _ => None,
+                }
             }
 
             pub(crate) fn read(kind: Kind, reader: Reader<'_>) -> Option<Item> {

@@ -342,6 +342,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "l2_gateway = \"a\"\nlearning",
         "`l2_gateway` needs the `wire` that it bridges to",
     ),
+    (
+        "learning = true",
+        "tcp_midstream = \"backwards\"",
+        "expected true, false or \"reverse\", found \"backwards\"",
+    ),
     ("[[flood]]", "[[floods]]", "unknown key `floods`; did you mean `flood`?"),
     ("[host]", "[hots]", "[host]: missing"),
 ];

@@ -37,6 +37,23 @@ fn addresses_that_are_hardly_meant_are_warned_of() {
 }
 
 #[test]
+fn connections_picked_up_against_the_rules_are_warned_of() {
+    let warnings = |midstream: &str| {
+        let text = format!("[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\n{midstream}");
+        let objects = parse(&text).unwrap_or_else(|e| panic!("{e}")).objects;
+        let told = objects.iter().filter_map(config::Item::warning);
+        told.map(|problem| (problem.line.unwrap(), problem.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(""), []);
+    assert_eq!(warnings("tcp_midstream = false\n"), []);
+    let [(4, said)] = &warnings("tcp_midstream = \"reverse\"\n")[..] else { panic!("a warning is missing") };
+    assert!(said.contains("forges the address and port of a server"), "{said}");
+    // Who wrote it may rely on what it did before.
+    let [(6, said)] = &warnings("tcp_midstream = true\n")[..] else { panic!("a warning is missing") };
+    assert!(said.contains("against the rules any more"), "{said}");
+}
+
+#[test]
 fn what_is_not_checked_of_a_guest_is_told() {
     let warnings = |text: &str| {
         let document = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));

@@ -15,9 +15,9 @@ use config::{
 };
 use ipnet::IpNet;
 use model::{
-    Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Modifier, Network, Nexthop,
-    NexthopId, Overlay, PortRange, Roles, Rule, RuleId, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind,
-    Vrf, WireAttachment, WireAttributes,
+    Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Midstream, Modifier, Network,
+    Nexthop, NexthopId, Overlay, PortRange, Roles, Rule, RuleId, TcpPaths, Tunnel, TunnelKind, Vif, VifId,
+    VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
@@ -365,7 +365,11 @@ impl Compiler<'_> {
             mtu: self.index.network_mtu(&network.name),
             default_action: Action::Allow,
             tcp: TcpPaths {
-                midstream: network.tcp_midstream,
+                midstream: match network.tcp_midstream {
+                    config::Midstream::Never => Midstream::Never,
+                    config::Midstream::Ruled => Midstream::Ruled,
+                    config::Midstream::Reverse => Midstream::Reverse,
+                },
                 asymmetric: network.tcp_asymmetric,
                 mss_clamp: network.mss_clamp,
             },

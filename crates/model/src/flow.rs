@@ -74,13 +74,16 @@ pub enum FlowState {
 }
 
 impl FlowState {
-    /// Returns after how many seconds without a packet the connection is forgotten.
+    /// Returns after how many seconds without a packet a connection is forgotten that has [`Connection::seen`] these
+    /// events.
     #[must_use]
-    pub const fn timeout(self, protocol: u8) -> Seconds {
+    pub const fn timeout(self, protocol: u8, seen: u8) -> Seconds {
         match (protocol, self) {
             (proto::TCP, Self::New) => 30,
             (proto::TCP, Self::Established) => 7440, // RFC 5382, REQ-5
-            (proto::TCP, Self::Closing) => 120,
+            (proto::TCP, Self::Closing) => 240,      // the same
+            // As long as the last FIN may be sent again: twice the MSL of Linux's TIME-WAIT.
+            (proto::TCP, Self::Closed) if seen & Connection::FINS == Connection::FINS => 120,
             (proto::TCP, Self::Closed) => 10,
             (proto::UDP, Self::Established) => 300, // RFC 4787, REQ-5
             (proto::ICMP | proto::ICMPV6, _) => 60, // RFC 5508, REQ-2
@@ -130,18 +133,27 @@ impl Connection {
     pub const ASKED: u8 = 8;
     /// Packets in both directions.
     pub const BOTH_WAYS: u8 = Self::REPLIED | Self::ASKED;
+    /// FINs of both sides.
+    pub const FINS: u8 = Self::FIN | Self::REPLY_FIN;
 
-    /// Returns the connection that a first packet creates, if it creates one. Resets do not, nor do ICMP
-    /// messages other than requests, nor packets to a group, which nobody answers. With `reply`, the packet
-    /// goes against `original`.
+    /// Returns after how many seconds without a packet it is forgotten.
+    #[must_use]
+    pub const fn timeout(&self) -> Seconds {
+        self.state.timeout(self.original.protocol, self.seen)
+    }
+
+    /// Returns the connection that a first packet creates, if it creates one. Resets do not, nor do TCP segments that
+    /// neither open nor acknowledge anything, nor ICMP messages other than requests, nor packets to a group, which
+    /// nobody answers. With `reply`, the packet goes against `original`.
     #[must_use]
     pub fn first(original: FlowKey, reply: bool, headers: &Headers, liberal: bool) -> Option<Self> {
         let v6 = original.src.addr.is_ipv6();
+        let segment = Segment::of(headers);
         let makes = match headers.l4 {
-            L4::Tcp { flags, .. } => flags & proto::TCP_RST == 0,
+            L4::Tcp { .. } => segment.is_some_and(|tcp| tcp.begins()),
             L4::Icmp { kind, .. } => matches!(query(v6, kind), Some(Query::Request)),
-            // A later fragment, whose type is unknown.
-            L4::Other if is_icmp(original.protocol) => false,
+            // A later fragment, whose flags or type are unknown.
+            L4::Other if original.protocol == proto::TCP || is_icmp(original.protocol) => false,
             _ => true,
         };
         let dst = original.dst.addr;
@@ -149,21 +161,23 @@ impl Connection {
         if !makes || group {
             return None;
         }
-        let segment = Segment::of(headers);
         let tcp = segment.map_or_else(Tcp::default, |tcp| Tcp::first(reply.into(), &tcp, liberal));
         let mut new = Self { original, state: FlowState::New, seen: Self::way(reply), tcp };
-        if segment.is_some_and(|segment| segment.has(proto::TCP_FIN)) {
+        if segment.is_some_and(|segment| segment.has(proto::TCP_FIN | proto::TCP_ACK)) {
             new.finish(reply);
         }
         Some(new)
     }
 
-    /// Returns the connection after a packet of a protocol other than TCP, or after a fragment whose flags
-    /// are unknown.
+    /// Returns the connection after a packet of a protocol other than TCP, or after a fragment of TCP, whose flags
+    /// are unknown: it moves nothing.
     #[must_use]
     pub fn after(mut self, reply: bool) -> Self {
+        if self.original.protocol == proto::TCP {
+            return self;
+        }
         self.seen |= Self::way(reply);
-        if self.goes_both_ways() && self.original.protocol != proto::TCP {
+        if self.goes_both_ways() {
             self.state = FlowState::Established;
         }
         self
@@ -205,7 +219,7 @@ impl Connection {
             self.finish(reply);
         }
         let open = self.goes_both_ways() || self.tcp.liberal;
-        if self.state == FlowState::New && open && segment.has(proto::TCP_ACK) {
+        if self.state == FlowState::New && open {
             self.state = FlowState::Established;
         }
         Follow::Moves(self)
@@ -259,9 +273,8 @@ impl Connection {
     }
 
     fn finish(&mut self, reply: bool) {
-        const BOTH: u8 = Connection::FIN | Connection::REPLY_FIN;
         self.seen |= if reply { Self::REPLY_FIN } else { Self::FIN };
-        let closed = self.state == FlowState::Closed || self.seen & BOTH == BOTH;
+        let closed = self.state == FlowState::Closed || self.seen & Self::FINS == Self::FINS;
         self.state = if closed { FlowState::Closed } else { FlowState::Closing };
     }
 

@@ -55,8 +55,8 @@ pub use ids::{MeterId, NexthopId, RuleId, VifId, Vrf};
 pub use lookup::{Lookup, RuleMatch, RuleQuery};
 pub use mirror::copy_to;
 pub use network::{
-    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, NeighbourScope, Network,
-    Overlay, RouteEntry, TcpPaths, WireAttachment,
+    BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Midstream, NeighbourScope,
+    Network, Overlay, RouteEntry, TcpPaths, WireAttachment,
 };
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};

@@ -43,21 +43,28 @@ pub struct Network {
 }
 
 /// Properties of the paths that a network's TCP connections take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpPaths {
-    /// Whether a connection may be picked up although its SYN was not seen, because the SYN came before a
-    /// restart or on another path.
-    pub midstream: bool,
+    /// Which connections may be picked up although their SYN was not seen, because it came before a restart or on
+    /// another path.
+    pub midstream: Midstream,
     /// Whether the two directions may take different paths. Then sequence numbers are not enforced.
     pub asymmetric: bool,
     /// Whether path MTU discovery fails on the path, so that the MSS of SYNs is clamped to what fits the exit.
     pub mss_clamp: bool,
 }
 
-impl Default for TcpPaths {
-    fn default() -> Self {
-        Self { midstream: true, asymmetric: false, mss_clamp: false }
-    }
+/// The TCP connections that are picked up in mid-stream, for a segment that acknowledges something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Midstream {
+    /// None.
+    Never,
+    /// Those that the rules allow in the segment's own direction.
+    #[default]
+    Ruled,
+    /// Also those that the rules allow in the opposite direction only. Who forges the addresses of a server that a
+    /// guest may reach gets segments to the guest by this.
+    Reverse,
 }
 
 /// How a network's bridge extends to other hosts.

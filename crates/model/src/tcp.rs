@@ -14,10 +14,8 @@ pub const UNKNOWN_SCALE: u8 = 14;
 pub const UNSCALED: u8 = 15;
 /// The largest window of all, bytes.
 const LARGEST_WINDOW: u32 = 0xffff << UNKNOWN_SCALE;
-/// Acknowledgments at most this far behind are old, not forged.
-const OLD_ACK: i32 = 1 << 30;
-/// Half the least distance, in bytes, at which a segment may end behind the expected number and still count
-/// as a retransmission.
+/// The least distance, in bytes, at which an acknowledgment may lie behind the last one and still count as old. For
+/// the end of a retransmission it is twice that.
 const LEAST_BACK: u32 = 1 << 16;
 
 /// The end of one side's stream so far.
@@ -68,6 +66,13 @@ impl Segment {
     #[must_use]
     pub const fn opens(&self) -> bool {
         self.flags & (proto::TCP_SYN | proto::TCP_ACK) == proto::TCP_SYN
+    }
+
+    /// Returns whether the segment may be the first one of a connection that is seen: a SYN, or any other that
+    /// acknowledges something and is no reset.
+    #[must_use]
+    pub(crate) const fn begins(&self) -> bool {
+        self.flags & (proto::TCP_SYN | proto::TCP_ACK) != 0 && !self.has(proto::TCP_RST)
     }
 
     /// Returns whether the segment is neither SYN, FIN nor RST.
@@ -195,7 +200,8 @@ impl Tcp {
         if opened && own.is_none() && !self.liberal {
             return false;
         }
-        let edge = advance(own, other, self.window(1 - side), self.liberal, segment);
+        let windows = [self.window(side), self.window(1 - side)];
+        let edge = advance(own, other, windows, self.liberal, segment);
         if edge.is_some() {
             self.edges[side] = edge;
             self.note_window(side, segment);
@@ -258,42 +264,40 @@ pub fn advance_in_order(own: Edge, other: Edge, window: u32, segment: &Segment) 
         && segment.has(proto::TCP_ACK)
         && segment.seq.wrapping_sub(expected) <= window
         && more <= outstanding
-        && outstanding <= OLD_ACK as u32;
+        && outstanding <= i32::MAX as u32;
     in_order.then(|| segment.edge())
 }
 
 /// Returns the new state of a side after a segment without SYN and RST. `own` is its state before, `other`
-/// the other side's, whose window is `window` bytes. `None` if the segment does not belong to the stream: its
-/// bytes must lie in the window or just before (RFC 9293, 3.10.7.4), and it must not acknowledge data that
-/// was not sent (RFC 5961, 5.2).
+/// the other side's; `windows` are their windows in bytes. `None` if the segment does not belong to the stream:
+/// its bytes must lie in the window or just before, and it must acknowledge something (RFC 9293, 3.10.7.4), but
+/// neither data that was not sent nor data from long ago (RFC 5961, 5.2).
 #[inline(always)]
 #[must_use]
 pub fn advance(
     own: Option<Edge>,
     other: Option<Edge>,
-    window: u32,
+    [own_window, window]: [u32; SIDES],
     liberal: bool,
     segment: &Segment,
 ) -> Option<Edge> {
     let new = segment.edge();
+    let ack = new.ack?;
     let expected = match (own, other) {
         (_, Some(Edge { ack: Some(ack), .. })) => ack,
         (Some(own), _) => own.end,
         _ => segment.seq,
     };
-    let back = 2 * if window > LEAST_BACK { window as i32 } else { LEAST_BACK as i32 };
-    let fits = distance(expected, segment.seq) <= window as i32 && distance(expected, new.end) >= -back;
-    let acknowledges = match (new.ack, other) {
-        (Some(ack), Some(other)) => (0..=OLD_ACK).contains(&distance(ack, other.end)),
-        _ => true,
-    };
-    let Some(own) = own else { return (fits && acknowledges || liberal).then_some(new) };
+    let back = |window: u32| window.max(LEAST_BACK) as i32;
+    let fits =
+        distance(expected, segment.seq) <= window as i32 && distance(expected, new.end) >= -2 * back(window);
+    let sent = other.map(|other| other.end);
+    let last = own.and_then(|own| own.ack).or(sent);
+    let acknowledges = sent.is_none_or(|sent| distance(ack, sent) >= 0)
+        && last.is_none_or(|last| distance(ack, last) <= back(own_window));
     if !(fits && acknowledges) {
-        return liberal.then_some(Edge { end: new.end, ack: new.ack.or(own.ack) });
+        return liberal.then_some(new);
     }
-    let ack = match (own.ack, new.ack) {
-        (Some(own), Some(new)) => Some(later(own, new)),
-        (own, new) => own.or(new),
-    };
-    Some(Edge { end: later(own.end, new.end), ack })
+    let Some(own) = own else { return Some(new) };
+    Some(Edge { end: later(own.end, new.end), ack: Some(own.ack.map_or(ack, |own| later(own, ack))) })
 }

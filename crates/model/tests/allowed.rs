@@ -44,7 +44,8 @@ enum Leave {
     Rule,
     /// A packet delivered before, which this packet answers.
     Answer,
-    /// The rules allow the other direction, in which a packet may have been delivered before the start.
+    /// The rules allow the other direction, in which a packet may have been delivered before the start, and the network
+    /// picks up such connections.
     Midstream,
     Error,
 }
@@ -72,6 +73,12 @@ impl Said {
         back && fits
     }
 
+    /// Returns whether a connection can begin with the packet, or with what is seen of it: other segments of TCP than
+    /// a SYN acknowledge something, and are no resets.
+    fn begins(&self) -> bool {
+        self.protocol != 6 || self.flags.contains(['S', 'A']) && !self.flags.contains('R')
+    }
+
     /// Returns whether both packets belong to one connection.
     fn accompanies(&self, other: &Self) -> bool {
         let ways = |said: &Self| (said.from, said.to, said.v6, said.protocol, said.ports.1);
@@ -92,8 +99,8 @@ impl Rule {
     }
 }
 
-/// Returns the reason why a packet may pass, if any.
-fn leave(rules: &[Rule], delivered: &[Said], packet: &Packet) -> Option<Leave> {
+/// Returns the reason why a packet may pass, if any. `reverse`: the network picks up connections against the rules.
+fn leave(rules: &[Rule], reverse: bool, delivered: &[Said], packet: &Packet) -> Option<Leave> {
     let ruled = |said: &Said| rules.iter().any(|rule| rule.allows(said));
     match packet {
         Packet::Plain(said) => {
@@ -105,18 +112,19 @@ fn leave(rules: &[Rule], delivered: &[Said], packet: &Packet) -> Option<Leave> {
             };
             // A SYN opens a connection, unless the other side is opening it at the same time.
             let opens = said.protocol == 6 && said.flags == "S";
-            let answers =
-                |asked: &&Said| said.answers(asked) && ruled(asked) && (!opens || asked.flags == "S");
+            let answers = |asked: &&Said| {
+                said.answers(asked) && ruled(asked) && asked.begins() && (!opens || asked.flags == "S")
+            };
             // More packets of a connection picked up in mid-stream.
             let goes_on = |before: &&Said| {
                 said.protocol == 6 && !opens && said.accompanies(before) && ruled(&turned(said))
             };
-            let midstream = said.protocol == 6 && !said.flags.contains(['S', 'R']);
+            let midstream = said.protocol == 6 && !said.flags.contains('S') && said.begins() && reverse;
             match () {
                 () if ruled(said) => Some(Leave::Rule),
                 () if delivered.iter().any(|asked| answers(&asked)) => Some(Leave::Answer),
                 () if midstream && ruled(&turned(said)) => Some(Leave::Midstream),
-                () if delivered.iter().any(|before| goes_on(&before)) => Some(Leave::Midstream),
+                () if reverse && delivered.iter().any(|before| goes_on(&before)) => Some(Leave::Midstream),
                 () => None,
             }
         }
@@ -184,7 +192,7 @@ fn said(rng: &mut Rng) -> Said {
     let icmp = if v6 { 58 } else { 1 };
     let protocol = rng.one(&[6, 6, 17, 17, icmp, icmp, 132]);
     let mut port = || rng.one(&[53, 80, 1000, 4791]);
-    let (mut ports, flags) = ((port(), port()), rng.one(&["S", "SA", "A", "PA", "FA", "R", "RA"]));
+    let (mut ports, flags) = ((port(), port()), rng.one(&["S", "SA", "A", "PA", "FA", "R", "RA", "", "FPU"]));
     if protocol == icmp {
         let pairs: &[(u16, u16)] = if v6 { &ICMP6 } else { &ICMP4 };
         let (request, reply) = rng.one(pairs);
@@ -210,7 +218,7 @@ fn packet(rng: &mut Rng, delivered: &[Said]) -> Packet {
         }
     }
     match rng.below(8) {
-        0 => said.flags = rng.one(&["S", "SA", "A", "FA", "R"]),
+        0 => said.flags = rng.one(&["S", "SA", "A", "FA", "R", "", "F", "P"]),
         1 => said.to = said.from % GUESTS + 1,
         2..=4 => {
             let near = if rng.percent(70) {
@@ -239,9 +247,10 @@ fn rule(rng: &mut Rng) -> Rule {
 }
 
 /// Returns the tables of a world, in the language of vectors.
-fn world(rules: &[Rule]) -> (Case, Tables) {
-    let mut lines =
-        vec!["network blue vrf 1 gateway 10.1.1.254/24 gateway fd00:1::ffff/64 default drop".to_owned()];
+fn world(rules: &[Rule], reverse: bool) -> (Case, Tables) {
+    let gateways = "gateway 10.1.1.254/24 gateway fd00:1::ffff/64";
+    let midstream = if reverse { " reverse-midstream" } else { "" };
+    let mut lines = vec![format!("network blue vrf 1 {gateways} default drop{midstream}")];
     for n in 1..=GUESTS {
         let addresses = [false, true].map(|v6| format!("address {}", address(v6, n))).join(" ");
         lines.push(format!("guest vm{n} in blue mac 02:00:00:00:00:0{n} {addresses} policy"));
@@ -279,7 +288,8 @@ fn nothing_is_delivered_that_nobody_allows() {
     for seed in 0..WORLDS {
         let mut rng = Rng::new(seed);
         let rules: Vec<Rule> = (0..1 + rng.below(4)).map(|_| rule(&mut rng)).collect();
-        let (mut case, mut tables) = world(&rules);
+        let reverse = seed % 3 > 0;
+        let (mut case, mut tables) = world(&rules, reverse);
         let mut delivered = Vec::new();
         for _ in 0..PACKETS {
             let packet = packet(&mut rng, &delivered);
@@ -292,7 +302,7 @@ fn nothing_is_delivered_that_nobody_allows() {
                 dropped += 1;
                 continue;
             }
-            let leave = leave(&rules, &delivered, &packet);
+            let leave = leave(&rules, reverse, &delivered, &packet);
             let leave = leave.unwrap_or_else(|| {
                 panic!("seed {seed}: nobody allows {}\n{packet:?}\n{rules:#?}", text::show(&frame))
             });

@@ -339,7 +339,7 @@ fn a_tcp_segment_in_order_is_followed_as_any_other() {
         let flags = if rng.percent(90) { proto::TCP_ACK } else { 0 };
         let segment = Segment { flags, seq, len: rng.below(1 << 16) as u32, ack, window: 9, scale: None };
         if let Some(edge) = tcp::advance_in_order(own, other, window, &segment) {
-            let any = tcp::advance(Some(own), Some(other), window, false, &segment);
+            let any = tcp::advance(Some(own), Some(other), [0, window], false, &segment);
             assert_eq!(any, Some(edge), "{own:?} {other:?} {window} {segment:?}");
             followed += 1;
         }

@@ -345,7 +345,7 @@ impl Flows {
             Some((read, ..)) if !read.expired(now) && now.saturating_sub(read.last) <= flow.idle => {
                 return None;
             }
-            _ if flow.idle >= state.timeout(key.protocol) => return None,
+            _ if flow.idle >= connection.timeout() => return None,
             // The connection known here is from the time before the guest left.
             Some((.., index)) => self.remove(&mut shard, index),
             None => {}

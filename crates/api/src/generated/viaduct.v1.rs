@@ -136,9 +136,11 @@ pub struct Network {
     /// The name of the host that bridges between the wire and VXLAN tunnels.
     #[prost(string, optional, tag = "9")]
     pub l2_gateway: ::core::option::Option<::prost::alloc::string::String>,
-    /// Whether TCP connections whose SYN was not seen are accepted.
-    #[prost(bool, optional, tag = "10")]
-    pub tcp_midstream: ::core::option::Option<bool>,
+    /// Which TCP connections whose SYN was not seen are accepted. JSON and host.toml write false, true or "reverse". Up
+    /// to 0.2.0 it was a bool, which has the same form on the wire.
+    #[prost(enumeration = "TcpMidstream", optional, tag = "10")]
+    #[serde(with = "crate::midstream")]
+    pub tcp_midstream: ::core::option::Option<i32>,
     /// Whether one direction of a TCP connection may take another path.
     #[prost(bool, optional, tag = "11")]
     pub tcp_asymmetric: ::core::option::Option<bool>,
@@ -2256,6 +2258,41 @@ impl Kind {
             "KIND_DEFAULT" => Some(Self::Default),
             "KIND_MPLS" => Some(Self::Mpls),
             "KIND_VXLAN" => Some(Self::Vxlan),
+            _ => None,
+        }
+    }
+}
+/// TCP connections whose SYN was not seen and that are accepted all the same.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum TcpMidstream {
+    /// None.
+    False = 0,
+    /// Those that the rules allow in the direction of the first segment that is seen.
+    True = 1,
+    /// Also those that the rules allow in the opposite direction only.
+    Reverse = 2,
+}
+impl TcpMidstream {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::False => "TCP_MIDSTREAM_FALSE",
+            Self::True => "TCP_MIDSTREAM_TRUE",
+            Self::Reverse => "TCP_MIDSTREAM_REVERSE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TCP_MIDSTREAM_FALSE" => Some(Self::False),
+            "TCP_MIDSTREAM_TRUE" => Some(Self::True),
+            "TCP_MIDSTREAM_REVERSE" => Some(Self::Reverse),
             _ => None,
         }
     }

@@ -24,6 +24,7 @@ pub fn generate(out: &Path) -> Result<String> {
         .field_attribute("viaduct.v1.DroppedPacket.head", hex)
         .field_attribute("viaduct.v1.CapturedPacket.data", hex)
         .field_attribute("viaduct.v1.Explanation.frame", hex)
+        .field_attribute("viaduct.v1.Network.tcp_midstream", "#[serde(with = \"crate::midstream\")]")
         .file_descriptor_set_path(&descriptors)
         .compile_protos(&[proto.join("viaduct.proto")], &[proto])?;
     let set = FileDescriptorSet::decode(&*std::fs::read(descriptors)?).map_err(Error::other)?;

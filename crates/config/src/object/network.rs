@@ -3,7 +3,8 @@
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
 use super::{read_name, read_network};
 use crate::reader::Reader;
-use crate::value::{Within, display};
+use crate::tree::Node;
+use crate::value::{Value, Within, describe, display};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
@@ -35,8 +36,8 @@ pub struct Network {
     /// Largest IP packet, bytes. `None`: as much as fits the underlay with a tunnel's headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// Whether TCP connections are picked up although their SYN was not seen.
-    pub tcp_midstream: bool,
+    /// Which TCP connections are picked up although their SYN was not seen.
+    pub tcp_midstream: Midstream,
     /// Whether the two directions of TCP connections may take different paths.
     pub tcp_asymmetric: bool,
     /// Whether the MSS of TCP SYNs is lowered to what fits the exit.
@@ -45,7 +46,49 @@ pub struct Network {
     pub routed_outside: bool,
 }
 
+/// The TCP connections that are picked up although their SYN was not seen.
+#[derive(Clone, Copy, Debug, std::default::Default, PartialEq, Eq)]
+pub enum Midstream {
+    /// `false`: none.
+    Never,
+    /// `true`: those that the rules allow in the direction of the segment that is seen first.
+    #[default]
+    Ruled,
+    /// `"reverse"`: also those that the rules allow in the opposite direction only.
+    Reverse,
+}
+
+impl Value for Midstream {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        match value {
+            Node::Boolean(false) => Ok(Self::Never),
+            Node::Boolean(true) => Ok(Self::Ruled),
+            Node::String(name) if name == "reverse" => Ok(Self::Reverse),
+            other => Err(format!("expected true, false or \"reverse\", found {}", describe(other))),
+        }
+    }
+}
+
+impl Serialize for Midstream {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Never => serializer.serialize_bool(false),
+            Self::Ruled => serializer.serialize_bool(true),
+            Self::Reverse => serializer.serialize_str("reverse"),
+        }
+    }
+}
+
 impl Network {
+    /// Returns a warning if the network picks up connections against its rules.
+    #[must_use]
+    pub fn warning(&self) -> Option<&'static str> {
+        (self.tcp_midstream == Midstream::Reverse).then_some(
+            "its rules do not keep out TCP segments from who forges the address and port of a server that a guest may \
+             reach (`tcp_midstream = \"reverse\"`)",
+        )
+    }
+
     pub(super) fn key(&self) -> (Option<String>, String) {
         (None, self.name.clone())
     }
@@ -60,7 +103,7 @@ impl Network {
         let vlan = r.get("vlan").map(VlanId::short);
         let l2_gateway: Option<String> = r.get("l2_gateway");
         let mtu = r.get("mtu").map(Mtu::short);
-        let tcp_midstream = r.get("tcp_midstream").unwrap_or(true);
+        let tcp_midstream = r.get("tcp_midstream").unwrap_or_default();
         let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
         let routed_outside = r.get("routed_outside").unwrap_or(false);

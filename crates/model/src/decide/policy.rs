@@ -10,7 +10,8 @@ use super::{Frame, Origin, Stop, Walk, push_new};
 use crate::transport::{Query, is_icmp, query};
 use crate::{
     Action, Connection, DropReason, Effects, Endpoint, FlowChange, FlowKey, FlowState, Follow, FragmentKey,
-    GATEWAY_MAC, Lookup, Modifier, Nexthop, RuleMatch, RuleQuery, Segment, TcpPaths, Transport, Vif, Vrf,
+    GATEWAY_MAC, Lookup, Midstream, Modifier, Nexthop, RuleMatch, RuleQuery, Segment, TcpPaths, Transport,
+    Vif, Vrf,
 };
 use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
@@ -62,11 +63,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
             rule = self.rules(&key.reverse(), &frame.origin);
         }
         let paths = if known.is_none() { self.tcp_paths(&key, &frame.headers) } else { TcpPaths::default() };
-        if rule.is_err() && found.is_none() && paths.midstream && is_midstream(&frame.headers) {
+        let turns = paths.midstream == Midstream::Reverse && is_midstream(&frame.headers);
+        if rule.is_err() && found.is_none() && turns {
             (original, rule) = self.turn(&key, noted, &frame.origin);
         }
         let rule = rule.map_err(|refusal| refusal.stop(ip, &frame.headers))?;
-        if !paths.midstream && !begins(&frame.headers, paths) {
+        if paths.midstream == Midstream::Never && !begins(&frame.headers, paths) {
             return Err(DropReason::TcpMidstream.into());
         }
         if matches!(ip.fragment, Fragment::First { .. }) && needs_first(ip) {
@@ -125,8 +127,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
     fn tcp_paths(&self, key: &FlowKey, headers: &Headers) -> TcpPaths {
         let mut paths = TcpPaths::default();
         if matches!(headers.l4, L4::Tcp { .. }) {
+            paths.midstream = Midstream::Reverse;
             for network in [key.src.vrf, key.dst.vrf].iter().filter_map(|vrf| self.tables.network(*vrf)) {
-                paths.midstream &= network.tcp.midstream;
+                paths.midstream = paths.midstream.min(network.tcp.midstream);
                 paths.asymmetric |= network.tcp.asymmetric;
             }
         }
@@ -286,7 +289,8 @@ const fn is_open(connection: &Connection) -> bool {
 
 /// Returns whether the packet is a TCP segment that may belong to a connection whose SYN was not seen.
 fn is_midstream(headers: &Headers) -> bool {
-    matches!(headers.l4, L4::Tcp { flags, .. } if flags & (proto::TCP_SYN | proto::TCP_RST) == 0)
+    const MARKS: u8 = proto::TCP_SYN | proto::TCP_RST | proto::TCP_ACK;
+    matches!(headers.l4, L4::Tcp { flags, .. } if flags & MARKS == proto::TCP_ACK)
 }
 
 /// Returns whether a packet of no known connection may pass if connections are not picked up in mid-stream.

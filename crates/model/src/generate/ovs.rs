@@ -99,7 +99,7 @@ const RULED: [Vrf; 2] = [Vrf(1), Vrf(2)];
 fn network(rng: &mut Rng, vrf: Vrf) -> Network {
     Network {
         default_action: rng.one(&[crate::Action::Allow, crate::Action::Drop]),
-        tcp: TcpPaths { midstream: rng.percent(50), ..TcpPaths::default() },
+        tcp: TcpPaths { midstream: super::tables::midstream(rng), ..TcpPaths::default() },
         ..Network::new(vrf, &format!("net{vrf}"))
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Rng;
 use crate::{
-    Action, BridgeTarget, Change, FloatingAddress, Host, L2Gateway, MeterConfig, MeterId, Modifier, Network,
-    Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf,
-    WireAttachment, WireAttributes,
+    Action, BridgeTarget, Change, FloatingAddress, Host, L2Gateway, MeterConfig, MeterId, Midstream,
+    Modifier, Network, Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, TcpPaths, Tunnel, Vif,
+    VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -236,8 +236,13 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         default_action: action(rng),
         members,
         routed_outside: rng.percent(50),
+        tcp: TcpPaths { midstream: midstream(rng), ..TcpPaths::default() },
         ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }
+}
+
+pub(super) fn midstream(rng: &mut Rng) -> Midstream {
+    rng.one(&[Midstream::Never, Midstream::Ruled, Midstream::Reverse, Midstream::Reverse])
 }
 
 fn action(rng: &mut Rng) -> Action {

@@ -84,8 +84,7 @@ impl Dynamic {
 
 impl Remembered {
     fn expired(&self, now: Seconds) -> bool {
-        let timeout = self.connection.state.timeout(self.connection.original.protocol);
-        now.saturating_sub(self.seen) >= timeout
+        now.saturating_sub(self.seen) >= self.connection.timeout()
     }
 }
 

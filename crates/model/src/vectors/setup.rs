@@ -4,8 +4,8 @@ use super::Step;
 use super::ovs::Flows;
 use crate::{
     Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Learn, MeterConfig,
-    MeterId, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PathMtu, PortRange, Rule,
-    RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    MeterId, Midstream, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PathMtu,
+    PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
-///         [l2-gateway here|elsewhere] [no-midstream] [asymmetric] [mss-clamp] [routed-outside]
+///         [l2-gateway here|elsewhere] [no-midstream|reverse-midstream] [asymmetric] [mss-clamp] [routed-outside]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
 ///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
@@ -279,7 +279,8 @@ impl Setup {
                     let here = words.next() == Some("here");
                     network.overlay.l2_gateway = if here { L2Gateway::Here } else { L2Gateway::Elsewhere };
                 }
-                "no-midstream" => network.tcp.midstream = false,
+                "no-midstream" => network.tcp.midstream = Midstream::Never,
+                "reverse-midstream" => network.tcp.midstream = Midstream::Reverse,
                 "asymmetric" => network.tcp.asymmetric = true,
                 "mss-clamp" => network.tcp.mss_clamp = true,
                 "routed-outside" => network.routed_outside = true,

@@ -94,8 +94,7 @@ pub(super) struct Read {
 
 impl Read {
     pub fn expired(&self, now: Seconds) -> bool {
-        let timeout = self.connection.state.timeout(self.connection.original.protocol);
-        now.saturating_sub(self.last) >= timeout
+        now.saturating_sub(self.last) >= self.connection.timeout()
     }
 }
 
@@ -296,8 +295,8 @@ impl Entry<'_> {
         }
         let (word, windows) = (self.get(EDGES[side]), self.get(WINDOWS));
         let other = state.acknowledges(1 - side).then(|| unpack_edge(self.get(EDGES[1 - side])));
-        let window = state.window(windows, 1 - side);
-        advance(Some(unpack_edge(word)), other, window, state.is_liberal(), segment)
+        let sizes = [state.window(windows, side), state.window(windows, 1 - side)];
+        advance(Some(unpack_edge(word)), other, sizes, state.is_liberal(), segment)
             .is_some_and(|edge| self.note(side, [word, windows], edge, segment.window))
     }
 

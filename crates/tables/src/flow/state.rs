@@ -70,10 +70,10 @@ impl State {
 
     /// Merges the connection after a packet: marks add up, states only advance.
     pub fn merged(self, to: &Connection, reply: bool) -> Self {
-        const BOTH: u8 = Connection::FIN | Connection::REPLY_FIN;
+        const FINS: u8 = Connection::FINS;
         let seen = self.seen() | to.seen;
         let state = match later(self.state(), to.state) {
-            FlowState::Closing if seen & BOTH == BOTH => FlowState::Closed,
+            FlowState::Closing if seen & FINS == FINS => FlowState::Closed,
             state => state,
         };
         let after = Self::of(to, self.seq());

@@ -82,7 +82,7 @@ fn connections_go_on_in_another_table() {
     assert_eq!(all(&other, 5010), infos);
     let reply = FlowInfo { key: key(1).reverse(), ..infos[0].clone() };
     assert!(!other.enter(&reply, 5000), "known, the other way round");
-    let old = FlowInfo { key: key(3), idle: FlowState::Established.timeout(TCP), ..infos[0].clone() };
+    let old = FlowInfo { key: key(3), idle: FlowState::Established.timeout(TCP, 0), ..infos[0].clone() };
     assert!(!other.enter(&old, 9000), "timed out");
     let few = Flows::new(FlowLimits { connections: 64, per_guest: 1, new_per_second: 100 });
     let same = |info: &FlowInfo| FlowInfo { charged: (VifId(1), false), ..info.clone() };

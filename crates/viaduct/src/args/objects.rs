@@ -168,8 +168,12 @@ pub struct NetworkArgs {
     /// MTU of its guests [default: the largest that fits its wire, or tunnels over the host's wires]
     #[arg(long)]
     pub mtu: Option<u32>,
-    /// Don't accept TCP connections whose SYN was not seen
-    #[arg(long)]
+    /// Which TCP connections to accept whose SYN was not seen [default: true, those that the rules allow in the
+    /// direction seen first]
+    #[arg(long, value_name = "WHICH")]
+    pub tcp_midstream: Option<Midstream>,
+    /// Don't accept TCP connections whose SYN was not seen: --tcp-midstream false
+    #[arg(long, conflicts_with = "tcp_midstream")]
     pub no_tcp_midstream: bool,
     /// Accept TCP connections of which one direction takes another path
     #[arg(long)]
@@ -180,6 +184,16 @@ pub struct NetworkArgs {
     /// Let packets of other networks leave by the wire without address translation
     #[arg(long, requires = "wire")]
     pub routed_outside: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Midstream {
+    /// None
+    False,
+    /// Those that the rules allow in the direction seen first
+    True,
+    /// Also those that the rules allow in the opposite direction only
+    Reverse,
 }
 
 #[derive(Args)]

@@ -1,8 +1,8 @@
 //! Makes objects from arguments.
 
 use crate::args::{
-    BridgeArgs, DefaultArgs, FloodArgs, GuestArgs, MplsArgs, NatArgs, NetworkArgs, NexthopArgs, RouteArgs,
-    RuleArgs, VxlanArgs, WireArgs,
+    BridgeArgs, DefaultArgs, FloodArgs, GuestArgs, Midstream, MplsArgs, NatArgs, NetworkArgs, NexthopArgs,
+    RouteArgs, RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
 use crate::input::lines;
@@ -77,6 +77,12 @@ pub fn wire(args: WireArgs) -> Result<Vec<Object>, Failure> {
 }
 
 pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
+    let midstream = args.no_tcp_midstream.then_some(Midstream::False).or(args.tcp_midstream);
+    let midstream = midstream.map(|which| match which {
+        Midstream::False => v1::TcpMidstream::False,
+        Midstream::True => v1::TcpMidstream::True,
+        Midstream::Reverse => v1::TcpMidstream::Reverse,
+    });
     Ok(vec![Object::Network(v1::Network {
         name: args.name,
         vrf: args.vrf,
@@ -87,7 +93,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         vlan: args.vlan,
         l2_gateway: args.l2_gateway,
         mtu: args.mtu,
-        tcp_midstream: args.no_tcp_midstream.then_some(false),
+        tcp_midstream: midstream.map(Into::into),
         tcp_asymmetric: args.tcp_asymmetric.then_some(true),
         mss_clamp: args.mss_clamp.then_some(true),
         routed_outside: args.routed_outside.then_some(true),
