@@ -39,6 +39,7 @@ struct rte_eth_dev *rte_eth_dev_allocate(const char *name);
 struct rte_eth_dev *rte_eth_dev_allocated(const char *name);
 int rte_eth_dev_release_port(struct rte_eth_dev *dev);
 void rte_eth_dev_probing_finish(struct rte_eth_dev *dev);
+int rte_eth_dev_callback_process(struct rte_eth_dev *dev, enum rte_eth_event_type event, void *argument);
 int rte_eth_switch_domain_alloc(uint16_t *domain);
 
 /* From bus_vdev_driver.h. */

@@ -95,6 +95,21 @@ static int link_update(struct rte_eth_dev *dev, int wait)
 	return before == after ? -1 : 0;
 }
 
+/* Returns the port's name in DPDK. */
+const char *port_device(const struct port *port)
+{
+	const struct rte_device *device = DEV(port->dev, device, const struct rte_device *);
+
+	return device == NULL ? "" : rte_dev_name(device);
+}
+
+/* Tells those who asked for it that the link has changed. The caller holds the session's lock. */
+void port_tell_link(struct port *port)
+{
+	if (link_update(port->dev, 0) == 0)
+		rte_eth_dev_callback_process(port->dev, RTE_ETH_EVENT_INTR_LSC, NULL);
+}
+
 static int dev_start(struct rte_eth_dev *dev)
 {
 	link_update(dev, 0);
@@ -283,7 +298,8 @@ static void fill(struct rte_eth_dev *dev, struct rte_device *device, struct port
 	DATA(dev, dev_private, void *) = port;
 	DATA(dev, mac_addrs, void *) = &port->mac;
 	DATA(dev, numa_node, int) = 0;
-	DATA(dev, dev_flags, uint32_t) |= RTE_ETH_DEV_FLOW_OPS_THREAD_SAFE | RTE_ETH_DEV_AUTOFILL_QUEUE_XSTATS;
+	DATA(dev, dev_flags, uint32_t) |= RTE_ETH_DEV_FLOW_OPS_THREAD_SAFE |
+						  RTE_ETH_DEV_AUTOFILL_QUEUE_XSTATS | RTE_ETH_DEV_INTR_LSC;
 }
 
 static int copy_argument(const char *key, const char *value, void *to)

@@ -198,6 +198,38 @@ static struct viaduct_flow_create *encode(const struct rte_flow_attr *attr, cons
 	return copy;
 }
 
+/* Is true if viaductd surely refuses a flow: it has an item or action that the driver does not know, or sends to a port
+ * of a different driver. `handle` is that of a closed port or VIADUCT_FOREIGN. */
+static bool has_output(const struct viaduct_flow_create *create, uint32_t handle, bool unknown)
+{
+	const uint8_t *at = (const void *)(create + 1);
+
+	for (int i = 0; i < create->items; i++) {
+		struct viaduct_item item;
+
+		memcpy(&item, at, sizeof(item));
+		if (unknown && item.kind == VIADUCT_ITEM_OTHER)
+			return true;
+		at += sizeof(item) + (size_t)item.length * __builtin_popcount(item.parts);
+	}
+	for (int i = 0; i < create->actions; i++) {
+		struct viaduct_action action;
+		uint32_t to;
+
+		memcpy(&action, at, sizeof(action));
+		at += sizeof(action);
+		if (unknown && action.kind == VIADUCT_ACTION_OTHER)
+			return true;
+		if (action.kind == VIADUCT_ACTION_OUTPUT) {
+			memcpy(&to, at, sizeof(to));
+			if (to == handle)
+				return true;
+		}
+		at += action.length;
+	}
+	return false;
+}
+
 /* Hashes bytes by FNV-1a. */
 static uint64_t mix(uint64_t hash, const void *bytes, size_t length)
 {
@@ -294,7 +326,7 @@ static int take_over(struct rte_flow *flow, struct viaduct_answer *answer)
 	flow->counters = session->counters;
 	flow->counters->users++;
 	/* Some packets may have been counted since then. */
-	flow->seen = waits ? answer->seen : flow->counters->at[flow->counter];
+	flow->seen = waits || session->level > 0 ? answer->seen : flow->counters->at[flow->counter];
 	flow->live = true;
 	pthread_mutex_unlock(&session->view);
 	if (answer->ahead != 0)
@@ -355,6 +387,16 @@ static void flow_free(struct rte_flow *flow)
 	free(flow);
 }
 
+/* Gives the flows of a port that send to a closed port back to OVS, which may soon have a different port of this
+ * number. */
+void flows_cut(struct port *port, uint32_t handle)
+{
+	struct rte_flow *flow;
+
+	LIST_FOREACH (flow, &port->flows, next)
+		flow->cut |= has_output(flow->request, handle, false);
+}
+
 void flow_forget_all(struct port *port)
 {
 	while (!LIST_EMPTY(&port->flows))
@@ -408,6 +450,10 @@ static struct rte_flow *flow_create(struct rte_eth_dev *dev, const struct rte_fl
 	pthread_mutex_lock(&port->session->lock);
 	if (port->open)
 		code = ask_for(flow, &answer);
+	/* The next viaductd gets it. Until then OVS forwards its packets, and after that it would not ask again. */
+	if ((!port->open || port->session->broken) && flow->mark == 0 &&
+	    !has_output(request, VIADUCT_FOREIGN, true))
+		code = 0;
 	if (code == 0)
 		LIST_INSERT_HEAD(&port->flows, flow, next);
 	pthread_mutex_unlock(&port->session->lock);
@@ -426,17 +472,23 @@ static int flow_destroy(struct rte_eth_dev *dev, struct rte_flow *flow, struct r
 	struct session *session = of(dev)->session;
 	struct viaduct_flow_destroy request = {.header.kind = VIADUCT_FLOW_DESTROY};
 	struct viaduct_answer answer;
+	size_t length = sizeof(request);
 
 	(void)error;
 	pthread_mutex_lock(&session->lock);
 	if (flow->waits)
 		session_collect(session, true);
 	request.flow = flow->id;
+	/* viaductd adds what OVS does not read any more to the next such flow. */
+	request.packets = flow->seen.packets - (flow->sum.packets - flow->told.packets);
+	request.bytes = flow->seen.bytes - (flow->sum.bytes - flow->told.bytes);
+	if (session->level == 0)
+		length = offsetof(struct viaduct_flow_destroy, packets);
 	/* The next flow may get the mark of this one only after the answer. */
 	if (flow->live && flow->mark != 0)
-		session_ask(session, &request, sizeof(request), &answer, NULL);
+		session_ask(session, &request, length, &answer, NULL);
 	else if (flow->live)
-		session_send(session, &request, sizeof(request), NULL);
+		session_send(session, &request, length, NULL);
 	flow_free(flow);
 	pthread_mutex_unlock(&session->lock);
 	return 0;
@@ -464,6 +516,7 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 	struct rte_flow_query_count *answer = data;
 	bool waits = false;
 
+	session_count(session);
 	for (; actions->type != RTE_FLOW_ACTION_TYPE_END; actions++) {
 		if (actions->type == RTE_FLOW_ACTION_TYPE_VOID)
 			continue;
@@ -475,6 +528,7 @@ static int flow_query(struct rte_eth_dev *dev, struct rte_flow *flow, const stru
 		answer->bytes = flow->sum.bytes;
 		if (answer->reset)
 			flow->sum = (struct viaduct_counter){0};
+		flow->told = flow->sum;
 		waits = flow->waits;
 		pthread_mutex_unlock(&session->view);
 		answer->hits_set = 1;

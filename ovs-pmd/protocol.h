@@ -12,6 +12,7 @@
 
 #define VIADUCT_MAGIC 0x53564f56u /* "VOVS" */
 #define VIADUCT_VERSION 1
+#define VIADUCT_LEVEL 1 /* the highest that the driver knows */
 #define VIADUCT_NAME 64      /* bytes of a port's name, with its final zero */
 #define VIADUCT_TEXT 192     /* bytes of a reason in words, with its final zero */
 #define VIADUCT_MESSAGE 8192 /* longest message, bytes */
@@ -31,6 +32,9 @@ enum viaduct_request {
 	VIADUCT_FLOW_DESTROY = 6,
 	VIADUCT_FLOW_FLUSH = 7,
 	VIADUCT_PORT_LINK = 8,
+	/* Only to a viaductd of level 1. */
+	VIADUCT_PORT_QOS = 9,
+	VIADUCT_COUNT = 10, /* brings the file of counters up to date; the request is its header */
 };
 
 /* The start of each request. */
@@ -55,19 +59,27 @@ struct viaduct_port {
 	union {
 		uint32_t mtu;  /* for VIADUCT_PORT_MTU */
 		uint32_t down; /* for VIADUCT_PORT_LINK: 1, OVS has the port down; 0, up */
+		uint32_t qos;  /* for VIADUCT_PORT_QOS: VIADUCT_QOS_* */
 	};
 };
+
+/* What OVS does to packets that it forwards itself: it polices what comes from the port; it has a quality of service for
+ * what leaves by the port. */
+#define VIADUCT_QOS_IN 1u
+#define VIADUCT_QOS_OUT 2u
 
 struct viaduct_port_open {
 	struct viaduct_header header;
 	uint32_t port; /* the driver's number for the port, by which other requests name it */
 	uint32_t down; /* 1: OVS has it down */
 	char name[VIADUCT_NAME];
+	char device[VIADUCT_NAME]; /* its name in DPDK; only to a viaductd of level 1 */
 };
 
 struct viaduct_flow_destroy {
 	struct viaduct_header header;
 	uint64_t flow;
+	uint64_t packets, bytes; /* the value of its counter that OVS has read; only to a viaductd of level 1 */
 };
 
 /* Attributes of a flow. */
@@ -161,7 +173,7 @@ struct viaduct_answer {
 	uint32_t mtu;
 	uint32_t slots; /* of each ring */
 	uint8_t mac[6];
-	uint8_t reserved[2];
+	uint16_t level; /* for a session: which requests viaductd understands; 0, from an older one: those without a level */
 	/* For a flow. */
 	uint32_t counter; /* index of its counter */
 	/* How many more flows will be accepted that differ only in the values of items, until the next answer with 0.

@@ -29,6 +29,13 @@
 #define GATHER 100
 /* How long requests wait for others to go in the same message, milliseconds. */
 #define GATHER_SENT 1
+/* Counters that OVS reads are at most this old, and how long it waits for them, milliseconds. If they do not come in
+ * time, nobody waits again for the longer time. */
+#define FRESH 10
+#define WAIT_FRESH 20
+#define WAIT_AGAIN 1000
+/* How often links are looked at, milliseconds. */
+#define LOOK_AT_LINKS 200
 
 static LIST_HEAD(, session) sessions = LIST_HEAD_INITIALIZER(sessions);
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -231,6 +238,61 @@ int session_ask(struct session *session, void *request, size_t length, struct vi
 	return error;
 }
 
+static int64_t milliseconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+}
+
+/* Asks viaductd to bring the counters up to date, and waits for that until the given time. Returns whether it did. The
+ * caller holds the lock. */
+static bool count_now(struct session *session, int64_t until)
+{
+	struct viaduct_header request = {.kind = VIADUCT_COUNT};
+	struct pollfd answers = {.fd = session->socket, .events = POLLIN};
+	uint32_t target;
+
+	if (session->socket < 0 || session->broken || session->level == 0 ||
+	    session_send(session, &request, sizeof(request), NULL) != 0)
+		return false;
+	target = session->oldest + session->waiting;
+	session_collect(session, false);
+	while ((int32_t)(target - session->oldest) > 0) {
+		int64_t left = until - milliseconds();
+
+		if (session->broken || left <= 0 || poll(&answers, 1, left) <= 0)
+			return false;
+		session_collect(session, false);
+	}
+	return true;
+}
+
+/* Brings the counters of flows up to date, unless they are. Does not wait long for a viaductd that does not answer, or
+ * for the lock. */
+void session_count(struct session *session)
+{
+	int64_t now = milliseconds(), until = now + WAIT_FRESH, due = atomic_load(&session->next_count);
+	struct timespec end;
+
+	/* One thread asks. Another goes on at once, or waits for the first one by the lock. */
+	if (now < due)
+		return;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_nsec += WAIT_FRESH * 1000000;
+	end.tv_sec += end.tv_nsec / 1000000000;
+	end.tv_nsec %= 1000000000;
+	if (pthread_mutex_timedlock(&session->lock, &end) != 0)
+		return;
+	if (atomic_load(&session->next_count) == due) {
+		bool fresh = count_now(session, until);
+
+		atomic_store(&session->next_count, milliseconds() + (fresh ? FRESH : WAIT_AGAIN));
+	}
+	pthread_mutex_unlock(&session->lock);
+}
+
 /* Maps a file from viaductd. NULL: it could become shorter, which would end OVS, or is too short, or there is no
  * memory. */
 void *map_file(int file, uint64_t length, int access)
@@ -306,6 +368,21 @@ int session_link(struct port *port)
 	return error;
 }
 
+/* Tells viaductd what OVS does to packets of an open port. */
+static void session_qos(struct port *port)
+{
+	struct viaduct_port request = {.header.kind = VIADUCT_PORT_QOS, .port = port->handle, .qos = port->qos};
+	struct viaduct_answer answer;
+
+	if (port->session->level == 0) {
+		LOG(WARNING, "port %s: this viaductd is too old to leave its packets to OVS, so its QoS has no effect\n",
+		    port->name);
+		return;
+	}
+	if (session_ask(port->session, &request, sizeof(request), &answer, NULL) == 0 && answer.status != 0)
+		LOG(ERR, "port %s: %s\n", port->name, answer.text);
+}
+
 /* Opens a port in the session. Returns 0 or an errno; viaductd's reason is logged once. */
 static int open_port(struct session *session, struct port *port)
 {
@@ -313,9 +390,11 @@ static int open_port(struct session *session, struct port *port)
 	struct viaduct_answer answer;
 	struct rings *rings;
 	int files[2] = {-1, -1}, error;
+	size_t length = session->level > 0 ? sizeof(open) : offsetof(struct viaduct_port_open, device);
 
 	memcpy(open.name, port->name, sizeof(open.name));
-	error = session_ask(session, &open, sizeof(open), &answer, files);
+	snprintf(open.device, sizeof(open.device), "%s", port_device(port));
+	error = session_ask(session, &open, length, &answer, files);
 	if (error != 0)
 		return error;
 	if (answer.status != 0) {
@@ -339,6 +418,8 @@ static int open_port(struct session *session, struct port *port)
 	/* This viaductd does not know the MTU. If it refuses it, it has the port nevertheless. */
 	if (port->mtu != 0)
 		session_mtu(port, port->mtu);
+	if (port->qos != 0)
+		session_qos(port);
 	return session->broken ? ENOTCONN : 0;
 }
 
@@ -348,6 +429,7 @@ struct greeting {
 	int counters; /* the counters' file, or -1 */
 	uint32_t count; /* number of counters */
 	uint32_t together; /* most requests in a message */
+	uint16_t level;
 };
 
 /* Says hello. Returns 0 or an errno. */
@@ -374,6 +456,7 @@ static int say_hello(const char *path, struct greeting *greeting)
 	}
 	greeting->counters = files[0];
 	greeting->count = answer.counters;
+	greeting->level = answer.level < VIADUCT_LEVEL ? answer.level : VIADUCT_LEVEL;
 	greeting->together = answer.together < VIADUCT_TOGETHER ? answer.together : VIADUCT_TOGETHER;
 	files[0] = -1;
 	close_files(files);
@@ -417,6 +500,8 @@ static int begin(struct session *session, int error, struct greeting *greeting)
 		session->broken = false;
 		session->there = session->taken = 0;
 		session->together = greeting->together;
+		session->level = greeting->level;
+		atomic_store(&session->next_count, 0);
 		greeting->socket = -1;
 	}
 	close_files((int[]){greeting->socket, greeting->counters});
@@ -445,9 +530,52 @@ static bool resume(struct session *session)
 	/* After all ports, because flows name other ports. */
 	LIST_FOREACH (port, &session->ports, next)
 		LIST_FOREACH (flow, &port->flows, next)
-			if (port->open && !flow->live && !flow->waits)
+			if (port->open && !flow->live && !flow->waits && !flow->cut)
 				flow_replay(flow);
 	return all;
+}
+
+static void look_at_links(struct session *session)
+{
+	struct port *port;
+
+	LIST_FOREACH (port, &session->ports, next)
+		port_tell_link(port);
+}
+
+/* Tells viaductd of changes in what OVS does to packets of ports. */
+static void look_at_qos(struct session *session)
+{
+	struct port *port;
+	bool changed = false;
+
+	LIST_FOREACH (port, &session->ports, next) {
+		uint32_t qos = ovsdb_qos(port_device(port));
+
+		if (qos == port->qos)
+			continue;
+		port->qos = qos;
+		changed = true;
+		if (port->open && !session->broken)
+			session_qos(port);
+	}
+	/* Flows that were refused meanwhile. */
+	if (changed && session->socket >= 0 && !session->broken)
+		resume(session);
+}
+
+/* Looks at what OVS does to packets of all ports, after it has changed. */
+void sessions_look_at_qos(void)
+{
+	struct session *session;
+
+	pthread_mutex_lock(&sessions_lock);
+	LIST_FOREACH (session, &sessions, next) {
+		pthread_mutex_lock(&session->lock);
+		look_at_qos(session);
+		pthread_mutex_unlock(&session->lock);
+	}
+	pthread_mutex_unlock(&sessions_lock);
 }
 
 /* Notes that the session is over: links are down, and OVS forwards what it can. */
@@ -474,27 +602,29 @@ static void end(struct session *session)
 	session->broken = false;
 }
 
-static int64_t milliseconds(void)
+/* Waits until the session with this socket ends, or for `pause` milliseconds (-1: without end). Meanwhile it sends
+ * gathered requests, and looks at links. Returns whether the session is over. The caller does not hold the lock. */
+static int shorter(int64_t left)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+	return left < 0 || left > LOOK_AT_LINKS ? LOOK_AT_LINKS : left;
 }
 
-/* Waits until the session with this socket ends, or for `pause` milliseconds (-1: without end), and sends gathered
- * requests meanwhile. Returns whether the session is over. The caller does not hold the lock. */
 static bool watch(struct session *session, int socket, int pause)
 {
 	struct pollfd wanted[] = {{.fd = socket, .events = POLLRDHUP}, {.fd = session->bell, .events = POLLIN}};
-	int64_t end = milliseconds() + pause, left = pause;
+	int64_t end = milliseconds() + pause, left = pause, links = 0;
 	eventfd_t rung;
 
 	while (pause < 0 || left > 0) {
+		int64_t now = milliseconds();
 		bool dozes;
 		int error;
 
 		pthread_mutex_lock(&session->lock);
+		if (now >= links) {
+			look_at_links(session);
+			links = now + LOOK_AT_LINKS;
+		}
 		dozes = session->dozes = session->gathered_count == 0;
 		error = session->broken ? 0 : send_gathered(session);
 		if (error != 0)
@@ -502,7 +632,7 @@ static bool watch(struct session *session, int socket, int pause)
 		pthread_mutex_unlock(&session->lock);
 
 		/* Nobody else closes the socket. */
-		if (poll(wanted, dozes ? 2 : 1, dozes ? left : GATHER_SENT) > 0 && wanted[0].revents != 0)
+		if (poll(wanted, dozes ? 2 : 1, dozes ? shorter(left) : GATHER_SENT) > 0 && wanted[0].revents != 0)
 			return true;
 		eventfd_read(session->bell, &rung);
 		if (pause >= 0)
@@ -581,6 +711,7 @@ struct session *session_find(const char *path)
 	if (pthread_create(&thread, NULL, run, session) == 0) {
 		pthread_setname_np(thread, "viaduct");
 		pthread_detach(thread);
+		ovsdb_begin();
 		LIST_INSERT_HEAD(&sessions, session, next);
 	} else {
 		if (session->socket >= 0)
@@ -602,6 +733,7 @@ int session_add(struct session *session, struct port *port)
 
 	pthread_mutex_lock(&session->lock);
 	port->session = session;
+	port->qos = ovsdb_qos(port_device(port));
 	/* The thread may be in a pause, and viaductd may be there by now, which decides about the port. */
 	if (session->socket < 0 && !session->silent && start(session) == 0)
 		resume(session);
@@ -620,6 +752,7 @@ int session_add(struct session *session, struct port *port)
 void session_remove(struct port *port)
 {
 	struct session *session = port->session;
+	struct port *other;
 	struct viaduct_port close = {.header.kind = VIADUCT_PORT_CLOSE};
 	struct viaduct_answer answer;
 
@@ -632,5 +765,7 @@ void session_remove(struct port *port)
 	if (port->open)
 		session_ask(session, &close, sizeof(close), &answer, NULL);
 	port->open = false;
+	LIST_FOREACH (other, &session->ports, next)
+		flows_cut(other, port->handle);
 	pthread_mutex_unlock(&session->lock);
 }

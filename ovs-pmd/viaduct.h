@@ -63,6 +63,7 @@ struct port {
 	_Atomic(struct rings *) rings;
 	struct queue rx, tx;
 	struct rte_ether_addr mac;
+	uint32_t qos; /* what OVS does to its packets, as last told */
 	uint16_t mtu; /* as set; 0: never set */
 	atomic_bool down; /* OVS set it down */
 	LIST_HEAD(, rte_flow) flows;
@@ -88,6 +89,8 @@ struct session {
 	struct rte_flow *under_way[VIADUCT_AHEAD];
 	uint32_t oldest, waiting; /* place of the oldest, and number of requests */
 	uint32_t together; /* most requests in a message */
+	uint16_t level; /* of viaductd's protocol */
+	_Atomic int64_t next_count; /* when the counters are brought up to date again, milliseconds */
 	/* Requests to be sent soon in one message, by the thread if nobody else does. */
 	uint8_t gathered[VIADUCT_MESSAGE];
 	size_t gathered_length;
@@ -105,11 +108,13 @@ struct rte_flow {
 	struct port *port;
 	bool live; /* viaductd has the flow */
 	bool waits; /* the answer has not been read */
+	bool cut; /* a port to which it sends was closed: it is for OVS for good */
 	uint64_t id;
 	uint32_t counter;
 	uint32_t mark; /* by which OVS recognises packets that it forwards itself; 0: none */
 	struct counters *counters;
-	struct viaduct_counter sum, seen; /* counted since the last reset; and viaductd's counter at the last look */
+	/* Counted since the last reset, and how much of that OVS has read; and viaductd's counter at the last look. */
+	struct viaduct_counter sum, told, seen;
 	struct viaduct_flow_create *request; /* kept for the next session */
 	uint64_t form; /* hash that flows share if they differ only in values */
 };
@@ -123,8 +128,14 @@ int session_link(struct port *port);
 int session_ask(struct session *session, void *request, size_t length, struct viaduct_answer *answer, int *files);
 int session_send(struct session *session, void *request, size_t length, struct rte_flow *flow);
 void session_collect(struct session *session, bool all);
+void session_count(struct session *session);
+void sessions_look_at_qos(void);
 void counters_release(struct counters *counters);
 void *map_file(int file, uint64_t length, int access);
+
+/* ovsdb.c */
+void ovsdb_begin(void);
+uint32_t ovsdb_qos(const char *device);
 
 /* ring.c */
 struct rings *rings_map(int file, int bell, uint32_t slots);
@@ -147,9 +158,12 @@ void flow_replay(struct rte_flow *flow);
 void flow_answered(struct rte_flow *flow, struct viaduct_answer *answer);
 void flow_lost(struct rte_flow *flow);
 void flow_forget_all(struct port *port);
+void flows_cut(struct port *port, uint32_t handle);
 
 /* ethdev.c */
 struct port *port_of(uint16_t dpdk_id);
+const char *port_device(const struct port *port);
+void port_tell_link(struct port *port);
 void port_count(struct port *port, const struct viaduct_page *page, bool goes_on);
 
 /* Adds to a sum what viaductd's count grew since it was `seen`, also if it wrapped around. A count that became

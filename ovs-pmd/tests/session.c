@@ -9,6 +9,7 @@
 #include "../ethdev.c"
 #include "../ring.c"
 #include "../session.c"
+#include "../ovsdb.c"
 
 #define SLOTS 16
 #define COUNTERS 1024
@@ -30,7 +31,12 @@ static uint32_t requests_together, most_requests;
 /* How many flows it was asked for, for how many of them the driver does not wait, and how many were destroyed. */
 static _Atomic uint32_t creates, aheads, destroys;
 static sem_t go_on, asked;
-static struct viaduct_port last_mtu, last_link;
+static struct viaduct_port last_mtu, last_link, last_qos;
+static struct viaduct_flow_destroy last_destroy;
+/* Level of its protocol, how often it was asked for counters, and what it then sets them to. */
+static uint16_t level = VIADUCT_LEVEL;
+static _Atomic uint32_t counts_asked;
+static struct viaduct_counter fresh;
 static struct viaduct_port_open last_open;
 static struct viaduct_page *page;
 static uint64_t counted = 5; /* by viaductd for the port, before OVS */
@@ -116,12 +122,15 @@ static void serve(int socket)
 				sem_wait(&go_on);
 			}
 			said.together = requests_together;
+			said.level = level;
 			said.counters = wrong.counters ? wrong.counters : COUNTERS;
 			files[count++] = file_of(VIADUCT_HELLO, COUNTERS * sizeof(*counters));
 			counters = mmap(NULL, COUNTERS * sizeof(*counters), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
 			assert(counters != MAP_FAILED);
 		} else if (request->kind == VIADUCT_PORT_OPEN) {
-			memcpy(&last_open, buffer, sizeof(last_open));
+			assert(request->length ==
+			       (level > 0 ? sizeof(last_open) : offsetof(struct viaduct_port_open, device)));
+			memcpy(&last_open, buffer, request->length);
 			said.slots = wrong.slots ? wrong.slots : SLOTS;
 			files[count++] = file_of(VIADUCT_PORT_OPEN, VIADUCT_FILE(SLOTS));
 			page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED, files[0], 0);
@@ -143,7 +152,18 @@ static void serve(int socket)
 			if (wrong.mute)
 				continue;
 		} else if (request->kind == VIADUCT_FLOW_DESTROY) {
+			assert(request->length ==
+			       (level > 0 ? sizeof(last_destroy) : offsetof(struct viaduct_flow_destroy, packets)));
+			memcpy(&last_destroy, buffer, request->length);
 			destroys++;
+		} else if (request->kind == VIADUCT_COUNT) {
+			assert(level > 0);
+			counts_asked++;
+			if (fresh.packets != 0)
+				counters[COUNTERS - 1] = fresh;
+		} else if (request->kind == VIADUCT_PORT_QOS) {
+			assert(level > 0);
+			memcpy(&last_qos, buffer, sizeof(last_qos));
 		} else if (request->kind == VIADUCT_PORT_LINK) {
 			memcpy(&last_link, buffer, sizeof(last_link));
 		} else if (request->kind == VIADUCT_PORT_MTU) {
@@ -174,6 +194,16 @@ static void *serve_all(void *listener)
 	return NULL;
 }
 
+static struct rte_eth_dev *device_with(struct port *port)
+{
+	static uint64_t device[VIADUCT_SIZE_rte_eth_dev / 8], data[VIADUCT_SIZE_rte_eth_dev_data / 8];
+	struct rte_eth_dev *dev = (void *)device;
+
+	DEV(dev, data, void *) = data;
+	DATA(dev, dev_private, void *) = port;
+	return dev;
+}
+
 /* Makes a session and a port, with what is wrong now. */
 static int try(const char *path, struct port **port)
 {
@@ -195,6 +225,7 @@ static int try(const char *path, struct port **port)
 	strcpy((*port)->name, "vm1");
 	LIST_INIT(&(*port)->flows);
 	(*port)->rx.port = (*port)->tx.port = *port;
+	(*port)->dev = device_with(*port);
 	error = session_add(session, *port);
 	if (error != 0)
 		close(session->socket);
@@ -220,16 +251,6 @@ static struct rte_flow_query_count ask_count(struct rte_eth_dev *dev, struct rte
 
 	assert(query(dev, flow, count, &answer, NULL) == 0 && answer.hits_set && answer.bytes_set);
 	return answer;
-}
-
-static struct rte_eth_dev *device_with(struct port *port)
-{
-	static uint64_t device[VIADUCT_SIZE_rte_eth_dev / 8], data[VIADUCT_SIZE_rte_eth_dev_data / 8];
-	struct rte_eth_dev *dev = (void *)device;
-
-	DEV(dev, data, void *) = data;
-	DATA(dev, dev_private, void *) = port;
-	return dev;
 }
 
 static struct rte_flow *create(struct rte_eth_dev *dev, struct rte_flow_attr attr, struct rte_flow_action action,
@@ -410,12 +431,119 @@ static void ahead(struct session *session, struct port *port)
 	shutdown(session->socket, SHUT_RD);
 	for (int i = 0; i < VIADUCT_AHEAD; i++)
 		assert(create(dev, attr, drop, &error) != NULL);
-	assert(create(dev, attr, drop, &error) == NULL && session->broken);
+	/* The next viaductd gets this one. */
+	flow = create(dev, attr, drop, &error);
+	assert(flow != NULL && session->broken && !flow->live);
 	end(session);
 	assert(start(session) == 0);
 	wrong.mute = false;
 	vouches = 0;
+	assert(resume(session) && flow->live);
+}
+
+/* Checks that counters are brought up to date before OVS reads them, but not for each flow; that viaductd is told what
+ * OVS has read of a flow that goes; and that an older viaductd is asked for nothing that it does not know. */
+static void counting(struct session *session, struct port *port)
+{
+	const struct rte_flow_attr attr = {.transfer = 1};
+	const struct rte_flow_action drop = {RTE_FLOW_ACTION_TYPE_DROP, NULL};
+	struct rte_eth_dev *dev = device_with(port);
+	int (*destroy)(struct rte_eth_dev *, struct rte_flow *, struct rte_flow_error *);
+	struct rte_flow_error error;
+	struct rte_flow *flow;
+
+	destroy = MEMBER(rte_flow_ops, flow_ops(), destroy, void *);
+	of_flow = (struct viaduct_counter){100, 10000};
+	flow = create(dev, attr, drop, &error);
+	assert(flow != NULL && flow->live);
+	session->next_count = counts_asked = 0;
+	fresh = (struct viaduct_counter){107, 10700};
+	assert(ask_count(dev, flow, true).hits == 7 && counts_asked == 1);
+	for (int i = 0; i < 100; i++)
+		ask_count(dev, flow, true);
+	assert(counts_asked < 50);
+	fresh.packets = 0;
+	counters[COUNTERS - 1] = (struct viaduct_counter){110, 11000};
+	assert(destroy(dev, flow, &error) == 0);
+	session_collect(session, true);
+	assert(last_destroy.packets == 107 && last_destroy.bytes == 10700);
+
+	end(session);
+	level = 0;
+	assert(start(session) == 0 && resume(session));
+	flow = create(dev, attr, drop, &error);
+	session->next_count = counts_asked = 0;
+	ask_count(dev, flow, true);
+	assert(counts_asked == 0 && destroy(dev, flow, &error) == 0);
+	session_collect(session, true);
+	end(session);
+	level = VIADUCT_LEVEL;
+	assert(start(session) == 0 && resume(session));
+}
+
+/* Checks that flows which send to a closed port are not made again, even if another port gets its number. */
+static void closed(struct session *session, struct port *port)
+{
+	const struct {
+		struct viaduct_flow_create head;
+		struct viaduct_action action;
+		uint32_t to;
+	} __attribute__((packed)) sends = {
+		{.header = {VIADUCT_FLOW_CREATE, sizeof(sends)}, .actions = 1}, {VIADUCT_ACTION_OUTPUT, 4}, 7};
+	struct viaduct_flow_create *request = malloc(sizeof(sends));
+	struct rte_flow *flow = calloc(1, sizeof(*flow));
+	struct port *other = calloc(1, sizeof(*other));
+
+	memcpy(request, &sends, sizeof(sends));
+	*flow = (struct rte_flow){.port = port, .request = request, .form = 1};
+	LIST_INSERT_HEAD(&port->flows, flow, next);
+	LIST_INIT(&other->flows);
+	other->rx.port = other->tx.port = other;
+	other->dev = device_with(port);
+	other->handle = 7;
+	assert(session_add(session, other) == 0);
 	assert(resume(session));
+	assert(flow->live);
+	session_remove(other);
+	end(session);
+	assert(session_add(session, other) == 0 && resume(session) && !flow->live);
+	session_remove(other);
+}
+
+/* Checks that the database is read as it is, and that viaductd hears of a port's policing, and the next one, too. */
+static void quality(struct session *session, struct port *port)
+{
+	const char *answer =
+		"{\"id\":\"ask\",\"error\":null,\"result\":[{\"rows\":["
+		"{\"_uuid\":[\"uuid\",\"a-1\"],\"ingress_policing_rate\":800,\"ingress_policing_kpkts_rate\":0,"
+		"\"options\":[\"map\",[[\"a\\\"]\",\"b\"],[\"dpdk-devargs\",\"net_viaduct1,port=c1\"]]]},"
+		"{\"_uuid\":[\"uuid\",\"a-2\"],\"ingress_policing_rate\":0,\"ingress_policing_kpkts_rate\":0,"
+		"\"options\":[\"map\",[[\"dpdk-devargs\",\"net_viaduct2\"]]]},"
+		"{\"_uuid\":[\"uuid\",\"a-3\"],\"ingress_policing_rate\":0,\"ingress_policing_kpkts_rate\":2,"
+		"\"options\":[\"map\",[[\"dpdk-devargs\",\"\"]]]}]},"
+		"{\"rows\":[{\"interfaces\":[\"set\",[[\"uuid\",\"a-9\"],[\"uuid\",\"a-2\"]]],\"qos\":[\"uuid\",\"q\"]}]}]} {";
+	const char *end_of = skip(answer, 0);
+	char deep[2 * DEEPEST + 2] = {0};
+
+	assert(end_of != NULL && strcmp(end_of, " {") == 0);
+	for (size_t length = 0; length < (size_t)(end_of - answer); length++) {
+		char *part = strndup(answer, length);
+
+		assert(skip(part, 0) == NULL);
+		free(part);
+	}
+	memset(deep, '[', sizeof(deep) - 1);
+	assert(skip(deep, 0) == NULL);
+	assert(handle(-1, answer));
+	assert(ovsdb_qos("net_viaduct1") == VIADUCT_QOS_IN && ovsdb_qos("net_viaduct2") == VIADUCT_QOS_OUT);
+	assert(ovsdb_qos("net_viaduct") == 0 && ovsdb_qos("") == 0);
+
+	port->qos = VIADUCT_QOS_OUT;
+	end(session);
+	assert(start(session) == 0 && resume(session));
+	assert(last_qos.port == port->handle && last_qos.qos == VIADUCT_QOS_OUT);
+	look_at_qos(session);
+	assert(port->qos == 0 && last_qos.qos == 0);
 }
 
 /* Checks that the session's thread sends requests that are too few to fill a message. */
@@ -466,6 +594,7 @@ static void comes(struct session *session, struct port *other)
 
 	LIST_INIT(&port->flows);
 	port->rx.port = port->tx.port = port;
+	port->dev = device_with(port);
 	end(session);
 	assert(session_add(session, port) == 0 && port->open && other->open);
 	session_remove(port);
@@ -486,10 +615,12 @@ static void stopped(struct session *session, struct port *port)
 {
 	struct port *other = calloc(1, sizeof(*other));
 	struct rte_flow_error error;
+	struct rte_flow *flow;
 	pthread_t thread;
 
 	LIST_INIT(&other->flows);
 	other->rx.port = other->tx.port = other;
+	other->dev = device_with(port);
 	while (sem_trywait(&asked) == 0)
 		;
 	wrong.stopped = true;
@@ -498,14 +629,22 @@ static void stopped(struct session *session, struct port *port)
 	sem_wait(&asked);
 	assert(pthread_mutex_trylock(&session->lock) == 0);
 	pthread_mutex_unlock(&session->lock);
+	/* A flow waits for the next viaductd, unless viaductd would refuse it anyway. */
+	flow = create(device_with(port), (struct rte_flow_attr){.transfer = 1},
+		      (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_DROP, NULL}, &error);
+	assert(flow != NULL && !flow->live);
 	assert(create(device_with(port), (struct rte_flow_attr){.transfer = 1},
-		      (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_DROP, NULL}, &error) == NULL && rte_errno == ENOTCONN);
+		      (struct rte_flow_action){RTE_FLOW_ACTION_TYPE_METER, NULL}, &error) == NULL && rte_errno == ENOTCONN);
 	assert(session->silent && session_add(session, other) == 0 && !other->open);
 	wrong.stopped = false;
 	sem_post(&go_on);
 	while (!is_open(session, port) || !is_open(session, other))
 		sched_yield();
 	assert(!session->silent);
+	pthread_mutex_lock(&session->lock);
+	session_collect(session, true);
+	assert(flow->live);
+	pthread_mutex_unlock(&session->lock);
 }
 
 /* Returns the hash of the first bytes of a frame; 0: it gets none. */
@@ -641,6 +780,9 @@ int main(void)
 	together = 1;
 	marks(session, port);
 	comes(session, port);
+	counting(session, port);
+	closed(session, port);
+	quality(session, port);
 	stopped(session, port);
 	aheads = 0;
 	gathered(port);

@@ -37,6 +37,9 @@ pub struct Held {
     pub owner: Owner,
     /// Value of its counter before the flow existed.
     pub base: Counters,
+    /// Whether a port to which it sends was closed. OVS has the flow until it destroys it, and forwards its
+    /// packets itself.
+    pub cut: bool,
     /// Hash of port and match ([`ByMatch`]).
     hash: u64,
 }
@@ -158,7 +161,7 @@ impl Flows {
             None => masks.push((*flow.matching.mask(), 1)),
         }
         self.bytes += size(&flow.actions);
-        self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base, hash });
+        self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base, cut: false, hash });
     }
 
     /// Returns the indexes of the counters of all flows.
@@ -201,6 +204,13 @@ impl Flows {
         Some(flow)
     }
 
+    /// Leaves a flow to OVS for good.
+    pub fn cut(&mut self, id: u64) {
+        if let Some(held) = self.all.get_mut(&id) {
+            held.cut = true;
+        }
+    }
+
     pub fn get(&self, id: u64) -> Option<&Held> {
         self.all.get(&id)
     }
@@ -231,6 +241,11 @@ impl Flows {
     pub fn removal(&self, id: u64) -> Option<Change> {
         self.all.get(&id).map(|held| Change::Remove { port: held.flow.port, id: held.flow.id })
     }
+}
+
+/// Is true if some packet might match both.
+pub fn agree(one: &Match, other: &Match) -> bool {
+    one.key().masked(other.mask()) == other.key().masked(one.mask())
 }
 
 pub fn sends_to(flow: &Flow, port: VifId) -> bool {

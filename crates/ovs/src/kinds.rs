@@ -52,6 +52,14 @@ pub mod action {
     pub const RSS: u16 = 20;
 }
 
+/// Things that OVS does to packets which it forwards itself.
+pub mod qos {
+    /// It polices what comes from the port (`ingress_policing_rate`).
+    pub const IN: u32 = 1;
+    /// It has a quality of service for what leaves by the port (`qos`).
+    pub const OUT: u32 = 2;
+}
+
 /// In place of a port's number: a port of a different driver.
 pub const FOREIGN: u32 = u32::MAX;
 

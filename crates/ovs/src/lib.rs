@@ -19,6 +19,7 @@
 mod counters;
 mod encoding;
 mod flows;
+mod heritage;
 mod kinds;
 mod places;
 mod port;

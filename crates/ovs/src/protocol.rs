@@ -8,6 +8,10 @@ use std::fmt;
 /// "VOVS", the start of a hello.
 const MAGIC: u32 = 0x5356_4f56;
 pub const VERSION: u32 = 1;
+/// Level of the protocol: 1 adds counting, quality of service, the names of devices, and what a driver has
+/// read when it destroys a flow. The answer to a hello says it, and a driver sends none of these to a
+/// viaductd whose answer does not.
+pub const LEVEL: u16 = 1;
 /// Longest message, bytes.
 pub const LONGEST: usize = 8192;
 /// Bytes of a port's name, with its final zero.
@@ -33,6 +37,8 @@ const FLOW_CREATE: u32 = 5;
 const FLOW_DESTROY: u32 = 6;
 const FLOW_FLUSH: u32 = 7;
 const PORT_LINK: u32 = 8;
+const PORT_QOS: u32 = 9;
+const COUNT: u32 = 10;
 
 /// The reason why a message ends its session: no driver of ours sends such a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +80,8 @@ pub enum Request<'a> {
         name: String,
         /// Whether OVS has the port down.
         down: bool,
+        /// Name of the port in DPDK; empty from an older driver.
+        device: String,
     },
     /// Closes a port and removes its flows.
     PortClose {
@@ -89,13 +97,22 @@ pub enum Request<'a> {
         port: u32,
         down: bool,
     },
+    /// Tells what OVS itself does to packets of a port: bits of [`qos`].
+    PortQos {
+        port: u32,
+        qos: u32,
+    },
     FlowCreate(Create<'a>),
     FlowDestroy {
         flow: u64,
+        /// The last value of its counter that OVS has read, if the driver says it.
+        seen: Option<Counters>,
     },
     FlowFlush {
         port: u32,
     },
+    /// Brings the counters of flows up to date.
+    Count,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,6 +175,18 @@ impl<'a> Reader<'a> {
 
     fn u32(&mut self) -> Result<u32, BadMessage> {
         self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, BadMessage> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Reads the counter at the end of a message, if it is there.
+    fn seen(&mut self) -> Result<Option<Counters>, BadMessage> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Counters { packets: self.u64()?, bytes: self.u64()? }))
     }
 
     /// Reads a text from a field of `len` bytes, up to its first zero.
@@ -241,20 +270,23 @@ impl<'a> Request<'a> {
         let request = match kind {
             HELLO => r.hello()?,
             PORT_OPEN => {
-                let (port, down) = (r.u32()?, r.u32()? != 0);
-                Self::PortOpen { port, name: r.text(NAME)?, down }
+                let (port, down, name) = (r.u32()?, r.u32()? != 0, r.text(NAME)?);
+                let device = if r.0.is_empty() { String::new() } else { r.text(NAME)? };
+                Self::PortOpen { port, name, down, device }
             }
-            PORT_CLOSE | PORT_MTU | PORT_LINK | FLOW_FLUSH => {
+            PORT_CLOSE | PORT_MTU | PORT_LINK | PORT_QOS | FLOW_FLUSH => {
                 let (port, value) = (r.u32()?, r.u32()?);
                 match kind {
                     PORT_CLOSE => Self::PortClose { port },
                     PORT_MTU => Self::PortMtu { port, mtu: value },
                     PORT_LINK => Self::PortLink { port, down: value != 0 },
+                    PORT_QOS => Self::PortQos { port, qos: value },
                     _ => Self::FlowFlush { port },
                 }
             }
             FLOW_CREATE => Self::FlowCreate(r.create()?),
-            FLOW_DESTROY => Self::FlowDestroy { flow: r.array().map(u64::from_le_bytes)? },
+            FLOW_DESTROY => Self::FlowDestroy { flow: r.u64()?, seen: r.seen()? },
+            COUNT => Self::Count,
             kind => return Err(BadMessage::Kind(kind)),
         };
         if r.0.is_empty() { Ok(request) } else { Err(BadMessage::Length) }
@@ -275,6 +307,8 @@ pub struct Answer {
     pub slots: u32,
     /// The port's MAC in OVS.
     pub mac: [u8; 6],
+    /// [`LEVEL`], for a session.
+    pub level: u16,
     /// Index of a flow's counter.
     pub counter: u32,
     /// How many more flows will be accepted that differ from this one only in the values of items.
@@ -305,6 +339,7 @@ impl Answer {
             put(at * 4, &word.to_le_bytes());
         }
         put(20, &self.mac);
+        put(26, &self.level.to_le_bytes());
         put(28, &self.counter.to_le_bytes());
         put(32, &self.ahead.to_le_bytes());
         put(36, &self.together.to_le_bytes());

@@ -51,6 +51,8 @@ reasons! {
     Executor(reason: String) = "executor", "{0}";
     /// A part of an item whose length differs from that of its kind.
     Length(kind: u16) = "length", "a value or mask of an item of kind {0} has a wrong length";
+    /// OVS polices what comes from the port, or has a quality of service for a port that the flow sends to.
+    Qos = "qos", "Open vSwitch polices the port, or has a QoS for a port that the flow sends to";
 }
 
 impl Refused {

@@ -2,14 +2,17 @@
 
 use crate::counters::Page;
 use crate::flows::{Flows, Held, Owner, sends_to, without};
+use crate::heritage::{Heritage, add};
+use crate::kinds::qos;
 use crate::port::Shared;
-use crate::protocol::{AHEAD, Answer, Request, TOGETHER, VERSION};
+use crate::protocol::{AHEAD, Answer, LEVEL, Request, TOGETHER, VERSION};
+use crate::refused::Refused;
 use crate::ring::{Numbers, Rings, SLOTS};
 use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
 use executor::{Counters, OvsPlace, VifCounters};
 use mem::Port;
 use model::VifId;
-use model::ovs::{Change, Flow, MAX_COUNTERS};
+use model::ovs::{Action, Change, Flow, MAX_COUNTERS};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -28,6 +31,8 @@ pub trait Tables: Send + Sync {
     fn apply(&self, changes: &[Change], waits: bool) -> Result<(), String>;
     /// Returns counters of flows, by index; `None` once the daemon ends.
     fn counts(&self, counters: &[u32]) -> Option<Vec<Counters>>;
+    /// Has workers pass on what they counted.
+    fn settle(&self);
     /// Tells for each flow where its packets are forwarded; `None` without a card, or once the daemon ends.
     fn places(&self, _: &[Arc<Flow>]) -> Option<Vec<OvsPlace>> {
         None
@@ -43,18 +48,27 @@ pub trait Tables: Send + Sync {
 pub struct Times {
     /// After a session opened their port and did not make them again.
     pub sweep: Duration,
+    /// After a session opened its last port, if it has some of their ports, and not all.
+    pub settle: Duration,
     /// Without a session that opens their port.
     pub stale: Duration,
 }
 
 impl Default for Times {
     fn default() -> Self {
-        Self { sweep: Duration::from_secs(20), stale: Duration::from_secs(300) }
+        Self {
+            sweep: Duration::from_secs(20),
+            settle: Duration::from_secs(1),
+            stale: Duration::from_secs(300),
+        }
     }
 }
 
 /// Counters that are read and written at a time, so that they fit the cache.
 const PUBLISHED: usize = 1024;
+/// Counters are brought up to date at most this often, and for at most one in `COUNT_SHARE` of the time.
+const COUNT_EVERY: Duration = Duration::from_millis(5);
+const COUNT_SHARE: u32 = 20;
 /// Pause between warnings in the log about ports that do not exist.
 const WARNS: Duration = Duration::from_secs(5);
 
@@ -66,6 +80,11 @@ pub(crate) struct Entry {
     /// Counters of both at that time, which belong to earlier interfaces with the same numbers.
     base: [u64; 6],
     session: Option<u64>,
+    /// Name in DPDK under which it was open last; empty if no driver said it. A port of OVS has a device, and
+    /// the device has this guest or wire.
+    device: String,
+    /// What OVS does to its packets ([`qos`]).
+    qos: u32,
     /// Time at which flows are removed that no session has made again.
     sweep: Option<Instant>,
 }
@@ -78,6 +97,8 @@ struct Session {
     answers: u32,
     /// Names of its ports, by the driver's numbers.
     ports: BTreeMap<u32, String>,
+    /// Time at which it has opened all its ports, as far as anybody can tell.
+    settled: Option<Instant>,
 }
 
 pub struct Reply {
@@ -101,6 +122,9 @@ pub struct State {
     devices: HashMap<VifId, Weak<dyn Port>>,
     sessions: BTreeMap<u64, Session>,
     pub(crate) flows: Flows,
+    pub(crate) heritage: Heritage,
+    /// Time before which counters are not brought up to date again.
+    next_count: Option<Instant>,
     /// Sessions that must end because a port of theirs is gone. Their drivers then open all ports again.
     ended: Vec<u64>,
     pub(crate) refused: BTreeMap<(String, &'static str), (u64, String)>,
@@ -131,6 +155,8 @@ impl State {
             devices: HashMap::new(),
             sessions: BTreeMap::new(),
             flows: Flows::default(),
+            heritage: Heritage::default(),
+            next_count: None,
             ended: Vec::new(),
             refused: BTreeMap::new(),
             warned: None,
@@ -143,7 +169,7 @@ impl State {
         if let Some(old) = self.ports.get(&name).map(|entry| entry.shared.clone()) {
             self.remove_port(&old, now);
         }
-        let entry = Entry { shared, vif: None, side: None, base: [0; 6], session: None, sweep: None };
+        let entry = Entry { shared, vif: None, side: None, base: [0; 6], session: None, device: String::new(), qos: 0, sweep: None };
         self.ports.insert(name, entry);
     }
 
@@ -185,13 +211,18 @@ impl State {
         let status =
             SessionStatus { id, pid: peer.pid, uid: peer.uid, dpdk: String::new(), age: Duration::ZERO };
         let session =
-            Session { status, since: now, has_said_hello: false, answers: 1, ports: BTreeMap::new() };
+            Session { status, since: now, has_said_hello: false, answers: 1, ports: BTreeMap::new(), settled: None };
         self.sessions.insert(id, session);
     }
 
     /// Ends the session of a driver that is gone. Its flows go on without it.
     pub fn end(&mut self, id: u64, now: Instant) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        // OVS forwarded the packets of these, and nobody does now.
+        let own = |held: &Held| held.owner == Owner::Session(id) && self.is_left_to_ovs(&held.flow, held.cut);
+        for flow in self.flows.find(own) {
+            self.forget(flow, now);
+        }
         for name in session.ports.values() {
             self.close(name, id);
         }
@@ -200,7 +231,7 @@ impl State {
 
     fn close(&mut self, name: &str, session: u64) {
         if let Some(entry) = self.ports.get_mut(name).filter(|entry| entry.session == Some(session)) {
-            (entry.session, entry.sweep) = (None, None);
+            (entry.session, entry.sweep, entry.qos) = (None, None, 0);
             entry.shared.take_away();
         }
     }
@@ -226,7 +257,8 @@ impl State {
             session.answers = answers.clamp(1, AHEAD);
             return match self.page.file().try_clone_to_owned() {
                 Ok(file) => {
-                    let answer = Answer { counters: MAX_COUNTERS, together: TOGETHER, ..Answer::default() };
+                    let answer =
+                        Answer { counters: MAX_COUNTERS, together: TOGETHER, level: LEVEL, ..Answer::default() };
                     Reply { answer, files: vec![file] }
                 }
                 Err(e) => Answer::refuse(Errno::MFILE, e).into(),
@@ -236,16 +268,26 @@ impl State {
             return Answer::refuse(Errno::PROTO, "the first message is a hello").into();
         }
         match request {
-            Request::PortOpen { port, name, down } => self.open(id, port, name, down, now),
+            Request::PortOpen { port, name, down, device } => self.open(id, port, name, down, device, now),
             Request::PortClose { port } => self.close_port(id, port, now).into(),
             Request::PortMtu { port, mtu } => self.set_mtu(id, port, mtu).into(),
             Request::PortLink { port, down } => self.set_link(id, port, down).into(),
+            Request::PortQos { port, qos } => self.set_qos(id, port, qos).into(),
+            Request::Count => self.count(now).into(),
             Request::FlowFlush { port } => self.flush(id, port, now).into(),
             Request::Hello { .. } | Request::FlowCreate(_) | Request::FlowDestroy { .. } => gone().into(),
         }
     }
 
-    fn open(&mut self, id: u64, number: u32, name: String, down: bool, now: Instant) -> Reply {
+    fn open(
+        &mut self,
+        id: u64,
+        number: u32,
+        name: String,
+        down: bool,
+        device: String,
+        now: Instant,
+    ) -> Reply {
         let Some(session) = self.sessions.get_mut(&id) else { return gone().into() };
         if session.ports.contains_key(&number) {
             return Answer::refuse(Errno::EXIST, format!("port {number} is open")).into();
@@ -274,6 +316,8 @@ impl State {
         };
         (entry.session, entry.sweep) = (Some(id), Some(now + self.times.sweep));
         session.ports.insert(number, name.clone());
+        session.settled = Some(now + self.times.settle);
+        self.set_device(&name, device, now);
         self.set_down(&name, down);
         self.tell(&name);
         Reply { answer, files: vec![file, bell] }
@@ -288,7 +332,12 @@ impl State {
         self.ports.get(self.name(id, number)?)?.vif
     }
 
+    /// Closes a port with its flows, and those that send to it: OVS may have a different guest or wire at that
+    /// port now, and forwards their packets itself.
     fn close_port(&mut self, id: u64, number: u32, now: Instant) -> Answer {
+        if let Some(vif) = self.vif(id, number) {
+            self.leave_to_ovs(vif, now);
+        }
         let answer = self.flush(id, number, now);
         let session = self.sessions.get_mut(&id);
         if let Some(name) = session.and_then(|session| session.ports.remove(&number)) {
@@ -313,41 +362,151 @@ impl State {
         Answer::default()
     }
 
+    /// Leaves the flows that send to a port to OVS. The sessions that made them still have them, with their
+    /// counters.
+    fn leave_to_ovs(&mut self, vif: VifId, now: Instant) {
+        let sends = |held: &Held| held.flow.port != vif && sends_to(&held.flow, vif);
+        let stale = self.flows.find(|held| sends(held) && matches!(held.owner, Owner::Stale(_)));
+        self.remove(&stale, now);
+        let cut = self.flows.find(|held| sends(held) && !held.cut);
+        let changes: Vec<_> = cut.iter().filter_map(|flow| self.flows.removal(*flow)).collect();
+        self.apply_all(&changes);
+        for flow in cut {
+            self.flows.cut(flow);
+            self.note(flow, &Refused::ForeignPort);
+        }
+    }
+
+    /// Sets the device of a port. If that differs from the one before, the port of OVS has a different guest
+    /// or wire now, and what an earlier session sent there would reach the wrong one.
+    fn set_device(&mut self, name: &str, device: String, now: Instant) {
+        if device.is_empty() {
+            return;
+        }
+        let mut changed = Vec::new();
+        for (other, entry) in &mut self.ports {
+            let same = *other == name;
+            let differs = if same { entry.device != device } else { entry.device == device };
+            if differs && !entry.device.is_empty() && (same || entry.session.is_none()) {
+                changed.extend(entry.vif);
+                entry.device.clear();
+            }
+            if same {
+                entry.device.clone_from(&device);
+            }
+        }
+        let concerns = |flow: &Flow| changed.iter().any(|vif| flow.port == *vif || sends_to(flow, *vif));
+        let old = self.flows.find(|held| matches!(held.owner, Owner::Stale(_)) && concerns(&held.flow));
+        self.remove(&old, now);
+    }
+
+    /// Sets what OVS does to packets of a port. It does that only to packets that it forwards itself.
+    fn set_qos(&mut self, id: u64, number: u32, qos: u32) -> Answer {
+        let Some(name) = self.name(id, number).cloned() else { return gone() };
+        let Some(entry) = self.ports.get_mut(&name).filter(|entry| entry.qos != qos) else {
+            return Answer::default();
+        };
+        entry.qos = qos;
+        let Some(vif) = entry.vif else { return Answer::default() };
+        let changes = self.changes_of(vif);
+        self.apply_all(&changes);
+        for change in changes {
+            if let Change::Remove { id, .. } = change {
+                self.note(id.0, &Refused::Qos);
+            }
+        }
+        Answer::default()
+    }
+
+    /// Is true if OVS forwards the packets of a flow, although it was accepted. `cut`: for good.
+    pub(crate) fn is_left_to_ovs(&self, flow: &Flow, cut: bool) -> bool {
+        let has = |vif: VifId, what: u32| {
+            self.ports.values().any(|entry| entry.qos & what != 0 && entry.vif == Some(vif))
+        };
+        let shaped = |action: &Action| matches!(action, Action::Output(to) if has(*to, qos::OUT));
+        cut || !flow.is_mark() && (has(flow.port, qos::IN) || flow.actions.iter().any(shaped))
+    }
+
+    /// Counts a flow as refused that was accepted before.
+    fn note(&mut self, flow: u64, refused: &Refused) {
+        let Some(port) = self.flows.get(flow).map(|held| held.flow.port) else { return };
+        let name = self.ports.iter().find(|(_, entry)| entry.vif == Some(port)).map(|(name, _)| name.clone());
+        self.refuse(name, refused);
+    }
+
+    /// Brings the tables up to date about the flows from a port and to it.
+    fn changes_of(&self, vif: VifId) -> Vec<Change> {
+        let down = self.down();
+        let change = |held: &Held| match self.is_left_to_ovs(&held.flow, held.cut) {
+            true => Change::Remove { port: held.flow.port, id: held.flow.id },
+            false => Change::Add(without(&held.flow, &down)),
+        };
+        let concerned = |held: &&Held| held.flow.port == vif || sends_to(&held.flow, vif);
+        self.flows.iter().filter(concerned).map(change).collect()
+    }
+
+    fn apply_all(&self, changes: &[Change]) {
+        if !changes.is_empty()
+            && let Err(e) = self.tables.apply(changes, true)
+        {
+            tracing::error!("flows of Open vSwitch do not follow its ports: {e}");
+        }
+    }
+
     /// Sets a port down or up, as OVS has it. Flows from it and to it change, and keep their numbers and
     /// counters.
     fn set_down(&mut self, name: &str, down: bool) {
         let Some(entry) = self.ports.get(name).filter(|entry| entry.shared.is_down() != down) else { return };
         entry.shared.set_down(down);
         let Some(vif) = entry.vif else { return };
-        let all = self.down();
-        let flows = self.flows.iter().map(|held| &held.flow);
-        let concerned = flows.filter(|flow| flow.port == vif || sends_to(flow, vif));
-        let changes: Vec<_> = concerned.map(|flow| Change::Add(without(flow, &all))).collect();
-        if changes.is_empty() {
-            return;
-        }
-        if let Err(e) = self.tables.apply(&changes, true) {
-            tracing::error!(port = name, down, "flows of Open vSwitch do not follow its port: {e}");
-        }
+        self.apply_all(&self.changes_of(vif));
     }
 
     pub(crate) fn down(&self) -> Vec<VifId> {
         self.ports.values().filter(|entry| entry.shared.is_down()).filter_map(|entry| entry.vif).collect()
     }
 
-    /// Publishes and returns the present value of a new flow's counter, from which the driver counts.
-    pub(crate) fn begin_to_count(&self, counter: u32) -> Counters {
-        let seen = self.tables.counts(&[counter]).and_then(|all| all.first().copied());
-        if let Some(seen) = seen {
-            self.page.set(counter, seen);
-        }
-        seen.unwrap_or_default()
+    /// Publishes the present value of a flow's counter, and returns what it has counted itself, and that
+    /// value, which includes what it has taken over from removed flows.
+    pub(crate) fn begin_to_count(&mut self, counter: u32) -> (Counters, Counters) {
+        let Some(own) = self.tables.counts(&[counter]).and_then(|all| all.first().copied()) else {
+            return Default::default();
+        };
+        let all = add(own, self.heritage.of(counter, &counts_of(&*self.tables)));
+        self.page.set(counter, all);
+        (own, all)
     }
 
-    fn publish(&self, counters: &[u32]) {
+    fn publish(&mut self, counters: &[u32]) {
         // Zeros would look as if all had gone backwards.
         let Some(counts) = self.tables.counts(counters) else { return };
-        counters.iter().zip(counts).for_each(|(index, counts)| self.page.set(*index, counts));
+        let inherited = !self.heritage.is_empty();
+        for (index, mut own) in counters.iter().zip(counts) {
+            if inherited {
+                own = add(own, self.heritage.of(*index, &counts_of(&*self.tables)));
+            }
+            self.page.set(*index, own);
+        }
+    }
+
+    fn publish_all(&mut self) {
+        for some in self.flows.counters().chunks(PUBLISHED) {
+            self.publish(some);
+        }
+    }
+
+    /// Brings the counters of flows up to date, unless that was done a moment ago.
+    fn count(&mut self, now: Instant) -> Answer {
+        let started = Instant::now();
+        if self.next_count.is_some_and(|next| started < next) {
+            return Answer::default();
+        }
+        self.tables.settle();
+        self.heritage.settle(Some(now), now, &counts_of(&*self.tables));
+        self.publish_all();
+        let took = started.elapsed();
+        self.next_count = Some(started + took + COUNT_EVERY.max(took * COUNT_SHARE));
+        Answer::default()
     }
 
     fn flush(&mut self, id: u64, number: u32, now: Instant) -> Answer {
@@ -365,15 +524,23 @@ impl State {
         if let Err(e) = self.tables.apply(&changes, true) {
             tracing::error!("flows of Open vSwitch are not removed: {e}");
         }
-        flows.iter().for_each(|id| drop(self.flows.remove(*id, now)));
+        flows.iter().for_each(|id| self.forget(*id, now));
+    }
+
+    /// Forgets a flow that the tables do not have any more.
+    pub(crate) fn forget(&mut self, flow: u64, now: Instant) {
+        if let Some(flow) = self.flows.remove(flow, now) {
+            self.heritage.leave(&flow, None, now, &counts_of(&*self.tables));
+        }
     }
 
     /// Publishes counters and links, and removes flows that nobody has made again in time.
     pub fn tick(&mut self, now: Instant) {
         let names: Vec<_> = self.ports.keys().cloned().collect();
         names.iter().for_each(|name| self.tell(name));
+        self.heritage.settle(None, now, &counts_of(&*self.tables));
         if !self.sessions.is_empty() {
-            self.flows.counters().chunks(PUBLISHED).for_each(|some| self.publish(some));
+            self.publish_all();
         }
         self.sweep(now);
     }
@@ -389,14 +556,36 @@ impl State {
             entry.sweep = None;
             swept.extend(entry.vif);
         }
+        let settled = |session: &mut Session| match session.settled {
+            Some(at) if at <= now => session.settled.take(),
+            _ => None,
+        };
+        let mut partly = Vec::new();
+        for (id, session) in &mut self.sessions {
+            partly.extend(settled(session).map(|_| *id));
+        }
         if !self.flows.has_stale() {
             return;
         }
+        let has = |session: u64, vif: VifId| {
+            self.ports.values().any(|entry| entry.vif == Some(vif) && entry.session == Some(session))
+        };
+        let is_partly = |flow: &Flow, session: u64| {
+            let outputs = flow.actions.iter().filter_map(|action| match action {
+                Action::Output(to) => Some(*to),
+                _ => None,
+            });
+            let mut all = std::iter::once(flow.port).chain(outputs).map(|vif| has(session, vif));
+            let first = all.next();
+            all.any(|has| Some(has) != first)
+        };
         let limit = self.times.stale;
         let is_old = |held: &Held| match held.owner {
             Owner::Session(_) => false,
             Owner::Stale(since) => {
-                swept.contains(&held.flow.port) || now.saturating_duration_since(since) >= limit
+                swept.contains(&held.flow.port)
+                    || now.saturating_duration_since(since) >= limit
+                    || partly.iter().any(|session| is_partly(&held.flow, *session))
             }
         };
         let old = self.flows.find(is_old);
@@ -432,7 +621,10 @@ impl State {
         let sessions = self.sessions.values().filter(|session| session.has_said_hello).map(age).collect();
         let port = |(name, entry): (&String, &Entry)| {
             let vif = entry.vif;
-            let own: Vec<_> = self.flows.iter().filter(|held| Some(held.flow.port) == vif).collect();
+            let own = |held: &&Held| {
+                Some(held.flow.port) == vif && !self.is_left_to_ovs(&held.flow, held.cut)
+            };
+            let own: Vec<_> = self.flows.iter().filter(own).collect();
             let stale = own.iter().filter(|held| matches!(held.owner, Owner::Stale(_))).count();
             let refused = self.refused.iter().filter(|((of, _), _)| of == name);
             PortStatus {
@@ -454,12 +646,14 @@ impl State {
         Status { sessions, ports: self.ports.iter().map(port).collect() }
     }
 
-    /// Returns the flows, the oldest first.
+    /// Returns the flows that are carried out here, the oldest first.
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
-        let indexes: Vec<_> = self.flows.iter().map(|held| held.flow.counter).collect();
+        let here = |held: &&Held| !self.is_left_to_ovs(&held.flow, held.cut);
+        let all: Vec<_> = self.flows.iter().filter(here).collect();
+        let indexes: Vec<_> = all.iter().map(|held| held.flow.counter).collect();
         let counts = self.tables.counts(&indexes).unwrap_or_default();
         let down = self.down();
-        let flows: Vec<_> = self.flows.iter().map(|held| without(&held.flow, &down)).collect();
+        let flows: Vec<_> = all.iter().map(|held| without(&held.flow, &down)).collect();
         let places = self.tables.places(&flows).unwrap_or_default();
         let places = places.into_iter().map(Some).chain(std::iter::repeat(None));
         let state = |owner| match owner {
@@ -475,8 +669,13 @@ impl State {
                 bytes: counters.bytes.wrapping_sub(held.base.bytes),
             },
         };
-        self.flows.iter().zip(counts).zip(places).map(with).collect()
+        all.into_iter().zip(counts).zip(places).map(with).collect()
     }
+}
+
+/// Reads single counters of the tables.
+pub(crate) fn counts_of(tables: &dyn Tables) -> impl Fn(u32) -> Counters + '_ {
+    |counter| tables.counts(&[counter]).and_then(|all| all.first().copied()).unwrap_or_default()
 }
 
 /// Makes the answer that there is no such port or session.

@@ -4,6 +4,7 @@
 mod descriptors;
 mod encodings;
 mod fake;
+mod left;
 mod rings;
 mod sessions;
 mod turns;

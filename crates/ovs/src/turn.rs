@@ -5,10 +5,10 @@ use crate::encoding;
 use crate::flows::{Owner, Plan, without};
 use crate::protocol::{Answer, Create, Request};
 use crate::refused::Refused;
-use crate::state::{Reply, State};
+use crate::state::{Reply, State, counts_of};
 use executor::Counters;
 use model::VifId;
-use model::ovs::{Change, Flow};
+use model::ovs::{Change, Flow, FlowId};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,8 +41,8 @@ impl State {
                 Request::FlowCreate(create) if self.has_said_hello(id) => {
                     self.create(&mut turn, id, &create, now).into()
                 }
-                Request::FlowDestroy { flow } if self.has_said_hello(id) => {
-                    self.destroy(&mut turn, id, flow, now).into()
+                Request::FlowDestroy { flow, seen } if self.has_said_hello(id) => {
+                    self.destroy(&mut turn, id, flow, seen, now).into()
                 }
                 other => {
                     self.commit(&mut turn, now);
@@ -80,35 +80,48 @@ impl State {
     ) -> Result<(Arc<Flow>, Counters), Refused> {
         let port = self.vif(id, create.port).ok_or(Refused::NoPort)?;
         let (matching, actions) = encoding::decode(create, |number| self.vif(id, number))?;
-        match self.flows.plan(port, matching, actions, now)? {
+        let flow = Flow { id: FlowId(0), counter: 0, port, matching, actions };
+        if self.is_left_to_ovs(&flow, false) {
+            return Err(Refused::Qos);
+        }
+        match self.flows.plan(port, flow.matching, flow.actions, now)? {
             Plan::Adopt(flow) => {
                 let flow = self.flows.adopt(flow, id).cloned().ok_or(Refused::Exists)?;
-                let seen = self.begin_to_count(flow.counter);
+                let (_, seen) = self.begin_to_count(flow.counter);
                 Ok((flow, seen))
             }
             Plan::Add(new, old) => {
                 if let Some(old) = old {
-                    self.remove_in(turn, old, now);
+                    self.remove_in(turn, old, None, now);
                 }
                 let flow = new.flow.clone();
                 turn.changes.push(Change::Add(without(&flow, &turn.down)));
-                let seen = self.begin_to_count(flow.counter);
+                self.heritage.come(&flow);
+                let (seen, _) = self.begin_to_count(flow.counter);
                 self.flows.insert(new, id, seen);
                 Ok((flow, seen))
             }
         }
     }
 
-    fn destroy(&mut self, turn: &mut Turn, id: u64, flow: u64, now: Instant) -> Answer {
+    fn destroy(
+        &mut self,
+        turn: &mut Turn,
+        id: u64,
+        flow: u64,
+        seen: Option<Counters>,
+        now: Instant,
+    ) -> Answer {
         // A flow that does not exist any more counts as destroyed.
         if self.flows.get(flow).is_some_and(|held| held.owner == Owner::Session(id)) {
-            self.remove_in(turn, flow, now);
+            self.remove_in(turn, flow, seen, now);
         }
         Answer::default()
     }
 
-    fn remove_in(&mut self, turn: &mut Turn, flow: u64, now: Instant) {
+    fn remove_in(&mut self, turn: &mut Turn, flow: u64, seen: Option<Counters>, now: Instant) {
         let Some(flow) = self.flows.remove(flow, now) else { return };
+        self.heritage.leave(&flow, seen, now, &counts_of(&*self.tables));
         turn.waits |= flow.is_mark();
         turn.changes.push(Change::Remove { port: flow.port, id: flow.id });
     }
@@ -127,7 +140,7 @@ impl State {
                 tracing::error!("a flow of Open vSwitch is not removed: {reason}");
                 continue;
             };
-            self.flows.remove(flow.id.0, now);
+            self.forget(flow.id.0, now);
             let name = self.ports.iter().find(|(_, port)| port.vif == Some(flow.port));
             let answer = self.refuse(name.map(|(name, _)| name.clone()), &Refused::Executor(reason));
             if let Some(reply) = turn.replies.iter_mut().find(|reply| reply.answer.flow == flow.id.0) {
@@ -137,7 +150,7 @@ impl State {
     }
 
     /// Makes the answer to a request for a flow of this port that is left to OVS.
-    fn refuse(&mut self, port: Option<String>, refused: &Refused) -> Answer {
+    pub(crate) fn refuse(&mut self, port: Option<String>, refused: &Refused) -> Answer {
         let text = refused.to_string();
         if let Some(name) = port {
             let (count, last) = self.refused.entry((name, refused.name())).or_default();

@@ -31,6 +31,12 @@ impl ovs::Tables for OvsTables {
         Some(self.executor.upgrade()?.ovs_counts(counters))
     }
 
+    fn settle(&self) {
+        if let Some(executor) = self.executor.upgrade() {
+            executor.settle();
+        }
+    }
+
     fn places(&self, flows: &[Arc<Flow>]) -> Option<Vec<OvsPlace>> {
         self.executor.upgrade()?.ovs_places(flows)
     }

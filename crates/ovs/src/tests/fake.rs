@@ -17,6 +17,9 @@ use std::time::Instant;
 pub struct Fake {
     pub flows: Mutex<BTreeMap<(VifId, FlowId), Arc<Flow>>>,
     pub counts: Mutex<BTreeMap<u32, Counters>>,
+    /// Counters as they are once workers have passed on what they counted, and how often they did.
+    pub pending: Mutex<BTreeMap<u32, Counters>>,
+    pub settled: AtomicUsize,
     pub vifs: Mutex<BTreeMap<VifId, VifCounters>>,
     /// Whether the daemon ends, so that there are no counters any more.
     pub ends: AtomicBool,
@@ -61,6 +64,11 @@ impl Tables for Fake {
         let counts = self.counts.lock().unwrap();
         let all = counters.iter().map(|index| counts.get(index).copied().unwrap_or_default());
         (!self.ends.load(Ordering::Relaxed)).then(|| all.collect())
+    }
+
+    fn settle(&self) {
+        self.settled.fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().unwrap().extend(std::mem::take(&mut *self.pending.lock().unwrap()));
     }
 
     /// Returns the interface of an OVS side, whose number is 100 higher.
@@ -131,7 +139,7 @@ impl World {
 
 /// Makes a request to open a port that is up.
 pub fn open(port: u32, name: &str) -> Request<'static> {
-    Request::PortOpen { port, name: name.into(), down: false }
+    Request::PortOpen { port, name: name.into(), down: false, device: String::new() }
 }
 
 /// Makes a flow of a port for a destination MAC. It sends to `output`, or drops without one.

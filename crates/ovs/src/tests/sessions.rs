@@ -27,10 +27,10 @@ fn flows_are_there_until_they_are_destroyed() {
     assert_eq!(world.flows(), 2);
     // A session can't remove a different session's flow.
     world.driver(2, &[]);
-    assert_eq!(world.ask(2, Request::FlowDestroy { flow }), 0);
+    assert_eq!(world.ask(2, Request::FlowDestroy { flow, seen: None }), 0);
     assert_eq!(world.flows(), 2);
-    assert_eq!(world.ask(1, Request::FlowDestroy { flow }), 0);
-    assert_eq!(world.ask(1, Request::FlowDestroy { flow }), 0);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow, seen: None }), 0);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow, seen: None }), 0);
     assert_eq!(world.flows(), 1);
     assert_eq!(world.ask(1, Request::PortClose { port: 1 }), 0);
     assert_eq!((world.flows(), world.ports[1].1.port.is_up()), (0, false));
@@ -134,12 +134,12 @@ fn what_is_of_a_port_that_is_down_is_dropped() {
     assert_eq!(told.last().unwrap().flow.actions, [Action::Output(VifId(0))]);
     assert_eq!(world.ask(1, Request::PortLink { port: 0, down: false }), 0);
     assert_eq!(outputs(&world), [&all[..], &[vec![0]]].concat());
-    assert_eq!((put(&world), world.ask(1, Request::FlowDestroy { flow: new })), (Ok(()), 0));
+    assert_eq!((put(&world), world.ask(1, Request::FlowDestroy { flow: new, seen: None })), (Ok(()), 0));
     // Flows outlive the session, with the port as it was; the next session says how the port is.
     for (session, down, expected) in [(2, true, &without), (3, false, &all)] {
         world.state.end(session - 1, world.now);
         world.driver(session, &[]);
-        assert_eq!(world.ask(session, Request::PortOpen { port: 0, name: "p0".into(), down }), 0);
+        assert_eq!(world.ask(session, Request::PortOpen { port: 0, name: "p0".into(), down, device: String::new() }), 0);
         assert_eq!(&outputs(&world), expected);
     }
     assert!(world.ask(3, Request::PortLink { port: 1, down: true }) != 0, "it is not open");
@@ -346,9 +346,9 @@ fn a_port_has_few_masks() {
     world.create(1, &masked(0, 7, 2)).unwrap();
     world.create(1, &masked(1, 512, 1)).unwrap();
     // First one of two flows with a mask, then the only one with a different mask.
-    assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[7] }), 0);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[7], seen: None }), 0);
     assert_eq!(world.create(1, &masked(0, 512, 1)), full);
-    assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[8] }), 0);
+    assert_eq!(world.ask(1, Request::FlowDestroy { flow: flows[8], seen: None }), 0);
     world.create(1, &masked(0, 512, 1)).unwrap();
     let refused = &world.state.status(world.now).ports[0].refused;
     assert_eq!((refused.len(), refused[0].reason, refused[0].count), (1, "full", 2));
@@ -425,7 +425,7 @@ fn hostile_drivers() {
                 field.resize(len, 0);
                 field
             };
-            let request = match what % 12 {
+            let request = match what % 15 {
                 0 => {
                     world.state.begin(session, uverbs::Peer { pid: 1, uid: 0 }, world.now);
                     continue;
@@ -439,7 +439,7 @@ fn hostile_drivers() {
                     &[&0x5356_4f56_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0; 8], &[0; 32]].concat(),
                 ),
                 3 => message(2, &[&word[..], &[0; 4], &text(64)].concat()),
-                4 => message([3, 4, 8][usize::from(what / 12 % 3)], &[word, 1500_u32.to_le_bytes()].concat()),
+                4 => message([3, 4, 8, 9][usize::from(what / 15 % 4)], &[word, 1500_u32.to_le_bytes()].concat()),
                 5 => message(7, &[word; 2].concat()),
                 6 => message(6, &u64::from(bytes.first().copied().unwrap_or(0)).to_le_bytes()),
                 7 => {
@@ -458,6 +458,9 @@ fn hostile_drivers() {
                     message(5, &[&head, &bytes[..]].concat())
                 }
                 10 => message(u32::from(*what), bytes),
+                11 => message(10, &[]),
+                12 => message(2, &[&word[..], &[0; 4], &text(64), &text(64)].concat()),
+                13 => message(6, &[[bytes.first().copied().unwrap_or(0), 0, 0, 0, 0, 0, 0, 0], [0; 8], [1; 8]].concat()),
                 _ => bytes.clone(),
             };
             for request in requests(&request).map_while(|request| Request::decode(request).ok()) {

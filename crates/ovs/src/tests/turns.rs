@@ -29,7 +29,7 @@ fn the_flows_of_a_turn_are_one_version() {
     // OVS changes a flow by destroying it and making a new one with the same match.
     let change = |id: &u64| {
         let create = Create { ahead: true, ..to_mac(0, (id - 1) as u8, None) };
-        [Request::FlowDestroy { flow: *id }, Request::FlowCreate(create)]
+        [Request::FlowDestroy { flow: *id, seen: None }, Request::FlowCreate(create)]
     };
     let replies = world.state.handle_all(1, ids.iter().flat_map(change), world.now);
     assert!(replies.iter().all(|reply| reply.answer.status == 0));
@@ -51,9 +51,9 @@ fn workers_are_waited_for_only_where_a_driver_relies_on_it() {
         assert_eq!(world.ask(1, request), 0);
         world.tables.waited.load(Ordering::Relaxed) - before
     };
-    assert_eq!(waits(Request::FlowDestroy { flow: other }), 0);
+    assert_eq!(waits(Request::FlowDestroy { flow: other, seen: None }), 0);
     assert_eq!(waits(create(3)), 0);
-    assert_eq!(waits(Request::FlowDestroy { flow: mark }), 1);
+    assert_eq!(waits(Request::FlowDestroy { flow: mark, seen: None }), 1);
     assert_eq!(waits(Request::PortLink { port: 1, down: true }), 1);
     assert_eq!(waits(create(4)), 0);
     assert_eq!(waits(Request::FlowFlush { port: 0 }), 1);
@@ -65,7 +65,7 @@ fn a_flow_that_is_refused_takes_no_other_along() {
     world.driver(1, &[0, 1]);
     let old = world.create(1, &to_mac(0, 9, Some(1))).unwrap();
     *world.tables.refuses_mac.lock().unwrap() = Some(2);
-    let requests = [create(1), create(2), Request::FlowDestroy { flow: old }, create(3)];
+    let requests = [create(1), create(2), Request::FlowDestroy { flow: old, seen: None }, create(3)];
     let replies = world.state.handle_all(1, requests, world.now);
     let texts: Vec<_> = replies.iter().map(|reply| reply.answer.text.as_str()).collect();
     assert_eq!(texts, ["", "not this", "", ""]);
@@ -103,7 +103,7 @@ impl Step {
     fn request(&self) -> Request<'static> {
         match *self {
             Self::Create(last, output) => Request::FlowCreate(to_mac(0, last, output)),
-            Self::Destroy(flow) => Request::FlowDestroy { flow },
+            Self::Destroy(flow) => Request::FlowDestroy { flow, seen: None },
             Self::Flush => Request::FlowFlush { port: 0 },
             Self::Down(down) => Request::PortLink { port: 1, down },
             Self::Reopen => open(0, "p0"),
