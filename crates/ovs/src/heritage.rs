@@ -125,8 +125,7 @@ impl Heritage {
         if flow.is_mark() {
             return;
         }
-        let is_heir =
-            |gone: &Departed| gone.port == flow.port && agree(&gone.matching, &flow.matching);
+        let is_heir = |gone: &Departed| gone.port == flow.port && agree(&gone.matching, &flow.matching);
         while let Some(at) = self.departed.iter().position(is_heir) {
             let Some(gone) = self.departed.remove(at) else { return };
             self.heirs.entry(flow.counter).or_default().unite(gone.share);
@@ -135,12 +134,7 @@ impl Heritage {
 
     /// Takes the last counts of flows that were removed before `settled`, up to which workers have passed on all
     /// counts, or long ago. Forgets counts that no flow takes over.
-    pub fn settle(
-        &mut self,
-        settled: Option<Instant>,
-        now: Instant,
-        count: &impl Fn(u32) -> Counters,
-    ) {
+    pub fn settle(&mut self, settled: Option<Instant>, now: Instant, count: &impl Fn(u32) -> Counters) {
         let shares = self.heirs.values_mut().chain(self.departed.iter_mut().map(|gone| &mut gone.share));
         for share in shares.filter(|share| !share.late.is_empty()) {
             share.refresh(count);

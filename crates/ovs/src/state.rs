@@ -1,18 +1,20 @@
 //! Sessions, ports and flows, and the effects of requests on them. Knows no sockets.
 
+mod counts;
+mod left;
+
+pub(crate) use self::counts::counts_of;
 use crate::counters::Page;
 use crate::flows::{Flows, Held, Owner, sends_to, without};
-use crate::heritage::{Heritage, add};
-use crate::kinds::qos;
+use crate::heritage::Heritage;
 use crate::port::Shared;
 use crate::protocol::{AHEAD, Answer, LEVEL, Request, TOGETHER, VERSION};
-use crate::refused::Refused;
 use crate::ring::{Numbers, Rings, SLOTS};
 use crate::status::{FlowState, FlowStatus, PortStatus, RefusedCount, SessionStatus, Status};
 use executor::{Counters, OvsPlace, VifCounters};
 use mem::Port;
 use model::VifId;
-use model::ovs::{Action, Change, Flow, MAX_COUNTERS};
+use model::ovs::{Change, Flow, MAX_COUNTERS};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -64,11 +66,6 @@ impl Default for Times {
     }
 }
 
-/// Counters that are read and written at a time, so that they fit the cache.
-const PUBLISHED: usize = 1024;
-/// Counters are brought up to date at most this often, and for at most one in `COUNT_SHARE` of the time.
-const COUNT_EVERY: Duration = Duration::from_millis(5);
-const COUNT_SHARE: u32 = 20;
 /// Pause between warnings in the log about ports that do not exist.
 const WARNS: Duration = Duration::from_secs(5);
 
@@ -83,7 +80,7 @@ pub(crate) struct Entry {
     /// Name in DPDK under which it was open last; empty if no driver said it. A port of OVS has a device, and
     /// the device has this guest or wire.
     device: String,
-    /// What OVS does to its packets ([`qos`]).
+    /// Things that OVS does to its packets ([`qos`]).
     qos: u32,
     /// Time at which flows are removed that no session has made again.
     sweep: Option<Instant>,
@@ -169,7 +166,16 @@ impl State {
         if let Some(old) = self.ports.get(&name).map(|entry| entry.shared.clone()) {
             self.remove_port(&old, now);
         }
-        let entry = Entry { shared, vif: None, side: None, base: [0; 6], session: None, device: String::new(), qos: 0, sweep: None };
+        let entry = Entry {
+            shared,
+            vif: None,
+            side: None,
+            base: [0; 6],
+            session: None,
+            device: String::new(),
+            qos: 0,
+            sweep: None,
+        };
         self.ports.insert(name, entry);
     }
 
@@ -210,8 +216,14 @@ impl State {
     pub fn begin(&mut self, id: u64, peer: uverbs::Peer, now: Instant) {
         let status =
             SessionStatus { id, pid: peer.pid, uid: peer.uid, dpdk: String::new(), age: Duration::ZERO };
-        let session =
-            Session { status, since: now, has_said_hello: false, answers: 1, ports: BTreeMap::new(), settled: None };
+        let session = Session {
+            status,
+            since: now,
+            has_said_hello: false,
+            answers: 1,
+            ports: BTreeMap::new(),
+            settled: None,
+        };
         self.sessions.insert(id, session);
     }
 
@@ -257,8 +269,12 @@ impl State {
             session.answers = answers.clamp(1, AHEAD);
             return match self.page.file().try_clone_to_owned() {
                 Ok(file) => {
-                    let answer =
-                        Answer { counters: MAX_COUNTERS, together: TOGETHER, level: LEVEL, ..Answer::default() };
+                    let answer = Answer {
+                        counters: MAX_COUNTERS,
+                        together: TOGETHER,
+                        level: LEVEL,
+                        ..Answer::default()
+                    };
                     Reply { answer, files: vec![file] }
                 }
                 Err(e) => Answer::refuse(Errno::MFILE, e).into(),
@@ -362,97 +378,6 @@ impl State {
         Answer::default()
     }
 
-    /// Leaves the flows that send to a port to OVS. The sessions that made them still have them, with their
-    /// counters.
-    fn leave_to_ovs(&mut self, vif: VifId, now: Instant) {
-        let sends = |held: &Held| held.flow.port != vif && sends_to(&held.flow, vif);
-        let stale = self.flows.find(|held| sends(held) && matches!(held.owner, Owner::Stale(_)));
-        self.remove(&stale, now);
-        let cut = self.flows.find(|held| sends(held) && !held.cut);
-        let changes: Vec<_> = cut.iter().filter_map(|flow| self.flows.removal(*flow)).collect();
-        self.apply_all(&changes);
-        for flow in cut {
-            self.flows.cut(flow);
-            self.note(flow, &Refused::ForeignPort);
-        }
-    }
-
-    /// Sets the device of a port. If that differs from the one before, the port of OVS has a different guest
-    /// or wire now, and what an earlier session sent there would reach the wrong one.
-    fn set_device(&mut self, name: &str, device: String, now: Instant) {
-        if device.is_empty() {
-            return;
-        }
-        let mut changed = Vec::new();
-        for (other, entry) in &mut self.ports {
-            let same = *other == name;
-            let differs = if same { entry.device != device } else { entry.device == device };
-            if differs && !entry.device.is_empty() && (same || entry.session.is_none()) {
-                changed.extend(entry.vif);
-                entry.device.clear();
-            }
-            if same {
-                entry.device.clone_from(&device);
-            }
-        }
-        let concerns = |flow: &Flow| changed.iter().any(|vif| flow.port == *vif || sends_to(flow, *vif));
-        let old = self.flows.find(|held| matches!(held.owner, Owner::Stale(_)) && concerns(&held.flow));
-        self.remove(&old, now);
-    }
-
-    /// Sets what OVS does to packets of a port. It does that only to packets that it forwards itself.
-    fn set_qos(&mut self, id: u64, number: u32, qos: u32) -> Answer {
-        let Some(name) = self.name(id, number).cloned() else { return gone() };
-        let Some(entry) = self.ports.get_mut(&name).filter(|entry| entry.qos != qos) else {
-            return Answer::default();
-        };
-        entry.qos = qos;
-        let Some(vif) = entry.vif else { return Answer::default() };
-        let changes = self.changes_of(vif);
-        self.apply_all(&changes);
-        for change in changes {
-            if let Change::Remove { id, .. } = change {
-                self.note(id.0, &Refused::Qos);
-            }
-        }
-        Answer::default()
-    }
-
-    /// Is true if OVS forwards the packets of a flow, although it was accepted. `cut`: for good.
-    pub(crate) fn is_left_to_ovs(&self, flow: &Flow, cut: bool) -> bool {
-        let has = |vif: VifId, what: u32| {
-            self.ports.values().any(|entry| entry.qos & what != 0 && entry.vif == Some(vif))
-        };
-        let shaped = |action: &Action| matches!(action, Action::Output(to) if has(*to, qos::OUT));
-        cut || !flow.is_mark() && (has(flow.port, qos::IN) || flow.actions.iter().any(shaped))
-    }
-
-    /// Counts a flow as refused that was accepted before.
-    fn note(&mut self, flow: u64, refused: &Refused) {
-        let Some(port) = self.flows.get(flow).map(|held| held.flow.port) else { return };
-        let name = self.ports.iter().find(|(_, entry)| entry.vif == Some(port)).map(|(name, _)| name.clone());
-        self.refuse(name, refused);
-    }
-
-    /// Brings the tables up to date about the flows from a port and to it.
-    fn changes_of(&self, vif: VifId) -> Vec<Change> {
-        let down = self.down();
-        let change = |held: &Held| match self.is_left_to_ovs(&held.flow, held.cut) {
-            true => Change::Remove { port: held.flow.port, id: held.flow.id },
-            false => Change::Add(without(&held.flow, &down)),
-        };
-        let concerned = |held: &&Held| held.flow.port == vif || sends_to(&held.flow, vif);
-        self.flows.iter().filter(concerned).map(change).collect()
-    }
-
-    fn apply_all(&self, changes: &[Change]) {
-        if !changes.is_empty()
-            && let Err(e) = self.tables.apply(changes, true)
-        {
-            tracing::error!("flows of Open vSwitch do not follow its ports: {e}");
-        }
-    }
-
     /// Sets a port down or up, as OVS has it. Flows from it and to it change, and keep their numbers and
     /// counters.
     fn set_down(&mut self, name: &str, down: bool) {
@@ -464,49 +389,6 @@ impl State {
 
     pub(crate) fn down(&self) -> Vec<VifId> {
         self.ports.values().filter(|entry| entry.shared.is_down()).filter_map(|entry| entry.vif).collect()
-    }
-
-    /// Publishes the present value of a flow's counter, and returns what it has counted itself, and that
-    /// value, which includes what it has taken over from removed flows.
-    pub(crate) fn begin_to_count(&mut self, counter: u32) -> (Counters, Counters) {
-        let Some(own) = self.tables.counts(&[counter]).and_then(|all| all.first().copied()) else {
-            return Default::default();
-        };
-        let all = add(own, self.heritage.of(counter, &counts_of(&*self.tables)));
-        self.page.set(counter, all);
-        (own, all)
-    }
-
-    fn publish(&mut self, counters: &[u32]) {
-        // Zeros would look as if all had gone backwards.
-        let Some(counts) = self.tables.counts(counters) else { return };
-        let inherited = !self.heritage.is_empty();
-        for (index, mut own) in counters.iter().zip(counts) {
-            if inherited {
-                own = add(own, self.heritage.of(*index, &counts_of(&*self.tables)));
-            }
-            self.page.set(*index, own);
-        }
-    }
-
-    fn publish_all(&mut self) {
-        for some in self.flows.counters().chunks(PUBLISHED) {
-            self.publish(some);
-        }
-    }
-
-    /// Brings the counters of flows up to date, unless that was done a moment ago.
-    fn count(&mut self, now: Instant) -> Answer {
-        let started = Instant::now();
-        if self.next_count.is_some_and(|next| started < next) {
-            return Answer::default();
-        }
-        self.tables.settle();
-        self.heritage.settle(Some(now), now, &counts_of(&*self.tables));
-        self.publish_all();
-        let took = started.elapsed();
-        self.next_count = Some(started + took + COUNT_EVERY.max(took * COUNT_SHARE));
-        Answer::default()
     }
 
     fn flush(&mut self, id: u64, number: u32, now: Instant) -> Answer {
@@ -550,51 +432,6 @@ impl State {
         self.sessions.is_empty() && self.flows.iter().next().is_none()
     }
 
-    fn sweep(&mut self, now: Instant) {
-        let mut swept = Vec::new();
-        for entry in self.ports.values_mut().filter(|entry| entry.sweep.is_some_and(|at| at <= now)) {
-            entry.sweep = None;
-            swept.extend(entry.vif);
-        }
-        let settled = |session: &mut Session| match session.settled {
-            Some(at) if at <= now => session.settled.take(),
-            _ => None,
-        };
-        let mut partly = Vec::new();
-        for (id, session) in &mut self.sessions {
-            partly.extend(settled(session).map(|_| *id));
-        }
-        if !self.flows.has_stale() {
-            return;
-        }
-        let has = |session: u64, vif: VifId| {
-            self.ports.values().any(|entry| entry.vif == Some(vif) && entry.session == Some(session))
-        };
-        let is_partly = |flow: &Flow, session: u64| {
-            let outputs = flow.actions.iter().filter_map(|action| match action {
-                Action::Output(to) => Some(*to),
-                _ => None,
-            });
-            let mut all = std::iter::once(flow.port).chain(outputs).map(|vif| has(session, vif));
-            let first = all.next();
-            all.any(|has| Some(has) != first)
-        };
-        let limit = self.times.stale;
-        let is_old = |held: &Held| match held.owner {
-            Owner::Session(_) => false,
-            Owner::Stale(since) => {
-                swept.contains(&held.flow.port)
-                    || now.saturating_duration_since(since) >= limit
-                    || partly.iter().any(|session| is_partly(&held.flow, *session))
-            }
-        };
-        let old = self.flows.find(is_old);
-        if !old.is_empty() {
-            tracing::info!("{} flows of an Open vSwitch that ended are removed", old.len());
-            self.remove(&old, now);
-        }
-    }
-
     /// Tells a driver a port's link and counters.
     fn tell(&self, name: &str) {
         let Some(entry) = self.ports.get(name) else { return };
@@ -621,9 +458,8 @@ impl State {
         let sessions = self.sessions.values().filter(|session| session.has_said_hello).map(age).collect();
         let port = |(name, entry): (&String, &Entry)| {
             let vif = entry.vif;
-            let own = |held: &&Held| {
-                Some(held.flow.port) == vif && !self.is_left_to_ovs(&held.flow, held.cut)
-            };
+            let own =
+                |held: &&Held| Some(held.flow.port) == vif && !self.is_left_to_ovs(&held.flow, held.cut);
             let own: Vec<_> = self.flows.iter().filter(own).collect();
             let stale = own.iter().filter(|held| matches!(held.owner, Owner::Stale(_))).count();
             let refused = self.refused.iter().filter(|((of, _), _)| of == name);
@@ -671,11 +507,6 @@ impl State {
         };
         all.into_iter().zip(counts).zip(places).map(with).collect()
     }
-}
-
-/// Reads single counters of the tables.
-pub(crate) fn counts_of(tables: &dyn Tables) -> impl Fn(u32) -> Counters + '_ {
-    |counter| tables.counts(&[counter]).and_then(|all| all.first().copied()).unwrap_or_default()
 }
 
 /// Makes the answer that there is no such port or session.

@@ -111,8 +111,7 @@ fn flows_of_an_earlier_session_go_where_its_ports_have_other_guests() {
 fn policed_flows_are_left_to_ovs() {
     let mut world = World::new(3);
     driver(&mut world, 1, &[("p0", "a"), ("p1", "b"), ("p2", "c")]);
-    let mark =
-        Create { attributes: INGRESS, actions: vec![(action::MARK, &[][..])], ..to_mac(0, 9, None) };
+    let mark = Create { attributes: INGRESS, actions: vec![(action::MARK, &[][..])], ..to_mac(0, 9, None) };
     world.create(1, &to_mac(0, 1, Some(1))).unwrap();
     world.create(1, &to_mac(1, 10, Some(0))).unwrap();
     world.create(1, &to_mac(2, 20, Some(0))).unwrap();
@@ -220,9 +219,12 @@ fn counts_of_removed_flows_are_not_lost() {
     wide.items[0].mask = Some(&[0; 20]);
     let answer = world.state.handle(1, Request::FlowCreate(wide), world.now).answer;
     assert_eq!(page.packets(answer.counter) - answer.seen.packets, 19 - 12 + 2);
-    // Of a flow that an older driver destroys, or of which it says nonsense, nothing is known.
+    // Nothing is known of a flow that an older driver destroys, or of which it says nonsense.
     count(&world, answer.counter, 50);
-    assert_eq!(world.ask(1, Request::FlowDestroy { flow: answer.flow, seen: Some(packets(u64::MAX / 200)) }), 0);
+    assert_eq!(
+        world.ask(1, Request::FlowDestroy { flow: answer.flow, seen: Some(packets(u64::MAX / 200)) }),
+        0
+    );
     let answer = world.state.handle(1, Request::FlowCreate(to_mac(0, 1, None)), world.now).answer;
     assert_eq!(page.packets(answer.counter), answer.seen.packets);
     assert_eq!(world.ask(1, Request::FlowDestroy { flow: answer.flow, seen: None }), 0);

@@ -139,7 +139,10 @@ fn what_is_of_a_port_that_is_down_is_dropped() {
     for (session, down, expected) in [(2, true, &without), (3, false, &all)] {
         world.state.end(session - 1, world.now);
         world.driver(session, &[]);
-        assert_eq!(world.ask(session, Request::PortOpen { port: 0, name: "p0".into(), down, device: String::new() }), 0);
+        assert_eq!(
+            world.ask(session, Request::PortOpen { port: 0, name: "p0".into(), down, device: String::new() }),
+            0
+        );
         assert_eq!(&outputs(&world), expected);
     }
     assert!(world.ask(3, Request::PortLink { port: 1, down: true }) != 0, "it is not open");
@@ -439,7 +442,10 @@ fn hostile_drivers() {
                     &[&0x5356_4f56_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0; 8], &[0; 32]].concat(),
                 ),
                 3 => message(2, &[&word[..], &[0; 4], &text(64)].concat()),
-                4 => message([3, 4, 8, 9][usize::from(what / 15 % 4)], &[word, 1500_u32.to_le_bytes()].concat()),
+                4 => message(
+                    [3, 4, 8, 9][usize::from(what / 15 % 4)],
+                    &[word, 1500_u32.to_le_bytes()].concat(),
+                ),
                 5 => message(7, &[word; 2].concat()),
                 6 => message(6, &u64::from(bytes.first().copied().unwrap_or(0)).to_le_bytes()),
                 7 => {
@@ -460,7 +466,10 @@ fn hostile_drivers() {
                 10 => message(u32::from(*what), bytes),
                 11 => message(10, &[]),
                 12 => message(2, &[&word[..], &[0; 4], &text(64), &text(64)].concat()),
-                13 => message(6, &[[bytes.first().copied().unwrap_or(0), 0, 0, 0, 0, 0, 0, 0], [0; 8], [1; 8]].concat()),
+                13 => message(
+                    6,
+                    &[[bytes.first().copied().unwrap_or(0), 0, 0, 0, 0, 0, 0, 0], [0; 8], [1; 8]].concat(),
+                ),
                 _ => bytes.clone(),
             };
             for request in requests(&request).map_while(|request| Request::decode(request).ok()) {
