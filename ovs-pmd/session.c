@@ -375,8 +375,9 @@ static void session_qos(struct port *port)
 	struct viaduct_answer answer;
 
 	if (port->session->level == 0) {
-		LOG(WARNING, "port %s: this viaductd is too old to leave its packets to OVS, so its QoS has no effect\n",
-		    port->name);
+		if (port->qos != 0)
+			LOG(WARNING, "port %s: this viaductd is too old to leave its packets to OVS, so its QoS has no effect\n",
+			    port->name);
 		return;
 	}
 	if (session_ask(port->session, &request, sizeof(request), &answer, NULL) == 0 && answer.status != 0)
