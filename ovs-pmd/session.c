@@ -283,8 +283,10 @@ void session_count(struct session *session)
 	end.tv_nsec += WAIT_FRESH * 1000000;
 	end.tv_sec += end.tv_nsec / 1000000000;
 	end.tv_nsec %= 1000000000;
-	if (pthread_mutex_timedlock(&session->lock, &end) != 0)
+	if (pthread_mutex_timedlock(&session->lock, &end) != 0) {
+		atomic_store(&session->next_count, milliseconds() + WAIT_AGAIN);
 		return;
+	}
 	if (atomic_load(&session->next_count) == due) {
 		bool fresh = count_now(session, until);
 
