@@ -14,6 +14,7 @@
 //! | `ip4 SRC > DST [ttl N] [tos N] [id N] [df] [frag OFFSET] [more] [proto N] [len N] [badsum]` | |
 //! | `ip6 SRC > DST [ttl N] [tos N] [flow N] [id N] [frag OFFSET] [more] [proto N] [len N]` | `id`: with a fragment header |
 //! | `udp SRC > DST [len N] [nosum]` | |
+//! | `tcp`, `udp`, `icmp`, `ns` ...: `[badsum\|partial\|sum N]` at the end | wrong; left to a device; this checksum |
 //! | `tcp SRC > DST [FLAGS] [seq N] [ack N] [win N] [mss N] [scale N] [options BYTES]` | flags: letters of `FSRPAUEC` |
 //! | `sctp SRC > DST` | |
 //! | `icmp echo ID SEQ`, `icmp reply ID SEQ`, `icmp TYPE CODE [REST]` | `icmp6` likewise |
@@ -29,7 +30,7 @@ mod encode;
 mod roce;
 mod show;
 
-pub use show::show;
+pub use show::{describe, show};
 
 /// Most layers of a text. Layers nest, and each holds a copy of all that is inside.
 const MOST_LAYERS: usize = 64;

@@ -93,3 +93,44 @@ fn deep_packets_are_shown_and_deep_texts_refused() {
     let tagged = format!("eth 02:00:00:00:00:01 > 02:00:00:00:00:02{}", " vlan 1".repeat(100_000));
     assert!(text::parse(&tagged).unwrap_err().what.contains("at most 8 tags"));
 }
+
+const ENDS: &str = "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ";
+
+/// Guests with checksum offload send these, and the first bytes of a dropped packet are all that is known.
+#[test]
+fn checksums_that_are_left_wrong_or_unknown_are_told() {
+    let long = "hex ".to_owned() + &"5a".repeat(1448);
+    for ip in ["ip4 10.0.0.1 > 10.0.0.2 df", "ip6 fd00::1 > fd00::2"] {
+        let icmp = if ip.starts_with("ip4") { "icmp" } else { "icmp6" };
+        for layer in [
+            "tcp 40000 > 80 PA seq 7 ack 9 win 502 options 0101080a0000000100000002 partial".to_owned(),
+            "udp 1000 > 53 partial".to_owned(),
+            "tcp 40000 > 80 S sum 0x1234".to_owned(),
+            "udp 1000 > 53 sum 0x0001".to_owned(),
+            "sctp 1 > 2 sum 0x12345678".to_owned(),
+            format!("{icmp} echo 1 2 sum 0x0001"),
+            format!("{icmp} 3 1 0 sum 0x0001"),
+        ] {
+            for payload in ["payload 5", &long] {
+                let text = format!("{ENDS}{ip} / {layer} / {payload}");
+                let frame = text::parse(&text).unwrap();
+                assert_eq!(text::show(&frame), text);
+                let shown = text::describe(&frame, frame.len());
+                let short = if payload == long { "payload 1448" } else { payload };
+                assert_eq!(shown, format!("{ENDS}{ip} / {layer} / {short}"));
+                assert_eq!(text::parse(&shown).unwrap()[..40], frame[..40]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_bytes_of_a_packet_are_described_by_its_headers() {
+    let text = format!("{ENDS}ip4 10.0.0.1 > 10.0.0.2 df / tcp 40000 > 80 A seq 7 / payload 1448");
+    let frame = text::parse(&text).unwrap();
+    let shown = text::describe(&frame[..128], frame.len());
+    let (start, end) = shown.split_once(" sum 0x").unwrap();
+    assert_eq!(start, text.strip_suffix(" / payload 1448").unwrap());
+    assert_eq!(&end[4..], " / payload 1448 / cut 128");
+    assert_eq!(text::describe(&[1, 2, 3], 900), "hex 010203", "no header");
+}

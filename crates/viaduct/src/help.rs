@@ -84,6 +84,7 @@ layers.
                                   FLAGS: syn, ack, fin, rst, psh, urg, ece, cwr, or letters of FSRPAUEC
   udp PORT, sctp PORT             to this port
   udp SRC > DST [len N] [nosum], sctp SRC > DST
+  [partial | sum N]               at the end of tcp, udp, icmp: the checksum is left to a device, or is this one
   ns TARGET [at MAC], na TARGET [at MAC] [FLAGS]
                                   neighbour discovery; FLAGS: letters of rso
   gre, mpls LABEL [ttl N] [tc N] [more], vxlan VNI, geneve VNI
@@ -104,7 +105,8 @@ Examples:
   viaduct capture -w - | wireshark -k -i -
 
 Each line has the time (UTC), < for a packet that arrives by the interface or > for one that leaves by it, the
-interface, and the packet as in `viaduct explain --help`. A dropped packet has the reason, too.";
+interface, and the packet as in `viaduct explain --help`; of data longer than 32 bytes, only the length is told. A
+dropped packet has the reason, too.";
 
 /// The grammar of filters, which `control::matching` parses.
 pub const FILTERS: &str = "\

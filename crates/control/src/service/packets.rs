@@ -65,7 +65,7 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     let mut steps: Vec<_> = explanation.steps.iter().map(|of| step(view, of)).collect();
     steps.extend(exits.iter().filter(|_| !is_answer).map(port_step));
     Ok(v1::Explanation {
-        packet: model::text::show(&frame),
+        packet: model::text::describe(&frame, frame.len()),
         steps,
         verdict: if is_lost { "drop" } else { verdict.name() }.to_owned(),
         decision: lines,
@@ -187,7 +187,7 @@ fn message(view: &View, packet: Captured) -> v1::CapturedPacket {
         outbound: packet.outbound,
         dropped: packet.dropped.map(|reason| reason.name().to_owned()),
         length: packet.len,
-        text: model::text::show(&packet.bytes),
+        text: model::text::describe(&packet.bytes, packet.len as usize),
         data: packet.bytes,
     }
 }

@@ -274,7 +274,7 @@ pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::D
         interface: view.vif_name(packet.ingress),
         reason: packet.reason.name().to_owned(),
         length: packet.len,
-        text: model::text::show(&packet.head),
+        text: model::text::describe(&packet.head, packet.len as usize),
         head: packet.head,
     };
     Ok(v1::DropStatsReply { reasons, log: log.into_iter().map(entry).collect() })

@@ -275,7 +275,7 @@ fn ip6(words: &mut Words<'_>, inner: &[&str]) -> Bytes {
 
 fn l4(name: &str, words: &mut Words<'_>, inner: &[&str], around: Around) -> Bytes {
     let inside = encode(inner, around)?;
-    let (mut out, protocol, sum_at) = match name {
+    let (mut out, protocol) = match name {
         "udp" => udp(words, &inside)?,
         "tcp" => tcp(words, &inside)?,
         "sctp" => sctp(words, &inside)?,
@@ -284,21 +284,40 @@ fn l4(name: &str, words: &mut Words<'_>, inner: &[&str], around: Around) -> Byte
         _ => nd(name == "ns", words)?,
     };
     let summed = protocol != proto::SCTP && !words.has("nosum");
-    let wrong = words.has("badsum");
-    if let (Some((src, dst)), true) = (around.addresses, summed) {
-        let sum = checksum::l4(src, dst, protocol, &out) ^ u16::from(wrong) << 8;
-        out[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
-    }
+    let (wrong, partial) = (words.has("badsum"), words.has("partial"));
+    let sum = match (words.option("sum")?, around.addresses) {
+        (Some(sum), _) if protocol == proto::SCTP => sum.to_be_bytes().to_vec(),
+        (Some(sum), _) => (sum as u16).to_be_bytes().to_vec(),
+        (None, Some((src, dst))) if summed => match partial {
+            true => checksum::pseudo_header(src, dst, protocol, out.len() as u32).fold(),
+            false => checksum::l4(src, dst, protocol, &out) ^ u16::from(wrong) << 8,
+        }
+        .to_be_bytes()
+        .to_vec(),
+        _ => Vec::new(),
+    };
+    let at = sum_at(protocol);
+    out[at..at + sum.len()].copy_from_slice(&sum);
     Ok(out)
 }
 
-/// A segment without its checksum, its protocol, and where the checksum goes.
-type Segment = Result<(Vec<u8>, u8, usize), TextError>;
+/// Returns where the checksum is in a header of a protocol.
+pub(super) const fn sum_at(protocol: u8) -> usize {
+    match protocol {
+        proto::TCP => 16,
+        proto::UDP => 6,
+        proto::SCTP => 8,
+        _ => 2,
+    }
+}
+
+/// A segment without its checksum, and its protocol.
+type Segment = Result<(Vec<u8>, u8), TextError>;
 
 fn udp(words: &mut Words<'_>, inside: &[u8]) -> Segment {
     let (src, dst) = words.pair::<u16>()?;
     let len = words.option("len")?.map_or(inside.len() + proto::UDP_LEN, |len| len as usize) as u16;
-    Ok((with_header(proto::UDP_LEN, inside, |out| build::udp(out, src, dst, len, 0)), proto::UDP, 6))
+    Ok((with_header(proto::UDP_LEN, inside, |out| build::udp(out, src, dst, len, 0)), proto::UDP))
 }
 
 /// The letters of TCP's flags, from the lowest bit on.
@@ -321,7 +340,7 @@ fn tcp(words: &mut Words<'_>, inside: &[u8]) -> Segment {
     out.extend([0; 4]);
     out.extend(options);
     out.extend_from_slice(inside);
-    Ok((out, proto::TCP, 16))
+    Ok((out, proto::TCP))
 }
 
 /// Reads TCP options, which must fill whole words of four bytes.
@@ -350,7 +369,7 @@ fn sctp(words: &mut Words<'_>, inside: &[u8]) -> Segment {
     out.extend(dst.to_be_bytes());
     out.extend([0; 8]);
     out.extend_from_slice(inside);
-    Ok((out, proto::SCTP, 8))
+    Ok((out, proto::SCTP))
 }
 
 fn icmp(words: &mut Words<'_>, inside: &[u8], protocol: u8) -> Segment {
@@ -366,7 +385,7 @@ fn icmp(words: &mut Words<'_>, inside: &[u8], protocol: u8) -> Segment {
     let mut out = vec![kind, code, 0, 0];
     out.extend(rest.to_be_bytes());
     out.extend_from_slice(inside);
-    Ok((out, protocol, 2))
+    Ok((out, protocol))
 }
 
 /// The letters of an advertisement's flags and their bits (RFC 4861, 4.4).
@@ -375,7 +394,8 @@ pub(super) const ND_FLAGS: [(char, u8); 3] = [('r', 0x80), ('s', 0x40), ('o', 0x
 fn nd(solicitation: bool, words: &mut Words<'_>) -> Segment {
     let target: Ipv6Addr = words.value()?;
     let mac = if words.has("at") { Some(words.value::<Mac>()?) } else { None };
-    let flags = if solicitation { "" } else { words.left.pop().unwrap_or("") };
+    let is_flags = |word: &mut &str| word.chars().all(|c| ND_FLAGS.iter().any(|(letter, _)| *letter == c));
+    let flags = if solicitation { "" } else { words.left.pop_if(is_flags).unwrap_or("") };
     let flags =
         ND_FLAGS.iter().filter(|(letter, _)| flags.contains(*letter)).fold(0, |all, (_, bit)| all | bit);
     let kind = if solicitation { proto::ND_SOLICITATION } else { proto::ND_ADVERTISEMENT };
@@ -385,7 +405,7 @@ fn nd(solicitation: bool, words: &mut Words<'_>) -> Segment {
         out.extend([if solicitation { 1 } else { 2 }, 1]);
         out.extend(mac.0);
     }
-    Ok((out, proto::ICMPV6, 2))
+    Ok((out, proto::ICMPV6))
 }
 
 fn tunnel(name: &str, words: &mut Words<'_>, inner: &[&str]) -> Bytes {

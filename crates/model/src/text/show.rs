@@ -2,30 +2,109 @@
 
 use super::encode::{ND_FLAGS, TCP_FLAGS};
 use super::{MOST_SHOWN, MOST_TAGS};
-use packet::{Mac, proto, roce};
+use packet::{Mac, checksum, proto, roce};
 use std::fmt::Write;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Most bytes behind the headers that [`describe`] shows.
+const MOST_BYTES: usize = 32;
+/// Most zeros behind a frame that are told as such.
+const MOST_PADDING: usize = 63;
 
 /// Returns the text that describes a frame. The text always parses to the same frame.
 #[must_use]
 pub fn show(frame: &[u8]) -> String {
-    let mut layers = Vec::new();
-    ethernet(frame, &mut layers);
-    let text = layers.join(" / ");
-    if super::parse(&text).is_ok_and(|bytes| bytes == frame) {
-        return text;
-    }
-    // Padding, or bytes that the layers can't express.
-    for pad in 1..64.min(frame.len()) {
-        if frame[frame.len() - pad] != 0 {
-            break;
+    let shown = [Sums::Right, Sums::Partial, Sums::Told].into_iter().find_map(|sums| {
+        let mut layers = Layers { texts: Vec::new(), sums };
+        ethernet(frame, &mut layers);
+        let text = layers.texts.join(" / ");
+        let bytes = super::parse(&text).ok()?;
+        let rest = frame.strip_prefix(&bytes[..])?;
+        match rest.len() {
+            0 => Some(text),
+            pad @ 1..=MOST_PADDING if rest.iter().all(|byte| *byte == 0) => {
+                Some(format!("{text} / pad {pad}"))
+            }
+            _ => None,
         }
-        let text = format!("{text} / pad {pad}");
-        if super::parse(&text).is_ok_and(|bytes| bytes == frame) {
-            return text;
+    });
+    // Bytes that the layers can't express.
+    shown.unwrap_or_else(|| hex(frame))
+}
+
+/// Returns the text that describes a frame of `len` bytes, of which `head` are the first. The text parses to a frame
+/// with the same headers; of a long payload, it has the length alone.
+#[must_use]
+pub fn describe(head: &[u8], len: usize) -> String {
+    if head.len() < proto::ETHERNET_LEN {
+        return hex(head);
+    }
+    let mut whole = head.to_vec();
+    whole.resize(len.clamp(head.len(), head.len() + usize::from(u16::MAX)), 0);
+    let text = show(&whole);
+    if text.starts_with("hex ") {
+        return hex(head);
+    }
+    let is_long = |layer: &str| layer.starts_with("hex ") && layer.len() > "hex ".len() + 2 * MOST_BYTES;
+    let shorten = |layer: &str| match is_long(layer) {
+        true => format!("payload {}", (layer.len() - "hex ".len()) / 2),
+        false => layer.to_owned(),
+    };
+    let mut layers: Vec<_> = text.split(" / ").map(shorten).collect();
+    if head.len() < whole.len() {
+        layers.push(format!("cut {}", head.len()));
+    }
+    layers.join(" / ")
+}
+
+/// How layers tell their checksums.
+#[derive(Clone, Copy)]
+enum Sums {
+    /// Not at all: they are right.
+    Right,
+    /// As `partial` where a device shall complete them.
+    Partial,
+    /// As numbers.
+    Told,
+}
+
+struct Layers {
+    texts: Vec<String>,
+    sums: Sums,
+}
+
+impl Layers {
+    fn push(&mut self, text: String) {
+        self.texts.push(text);
+    }
+
+    fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Appends the words of the checksum in the L4 header at `at` of an IP packet.
+    fn sum(&self, text: &mut String, packet: &[u8], at: usize, protocol: u8) {
+        let (segment, sum_at) = (&packet[at..], super::encode::sum_at(protocol));
+        match self.sums {
+            Sums::Right => {}
+            Sums::Partial => {
+                let ends: (IpAddr, IpAddr) = match packet[0] >> 4 {
+                    4 => (v4(packet, 12).into(), v4(packet, 16).into()),
+                    _ => (v6(packet, 8).into(), v6(packet, 24).into()),
+                };
+                let sum = checksum::pseudo_header(ends.0, ends.1, protocol, segment.len() as u32).fold();
+                if matches!(protocol, proto::TCP | proto::UDP) && be16(segment, sum_at) == sum {
+                    text.push_str(" partial");
+                }
+            }
+            Sums::Told if protocol == proto::SCTP => {
+                let _ = write!(text, " sum {:#010x}", be32(segment, sum_at));
+            }
+            Sums::Told => {
+                let _ = write!(text, " sum {:#06x}", be16(segment, sum_at));
+            }
         }
     }
-    hex(frame)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -35,7 +114,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn raw(bytes: &[u8], layers: &mut Vec<String>) {
+fn raw(bytes: &[u8], layers: &mut Layers) {
     if bytes.is_empty() {
         return;
     }
@@ -71,7 +150,7 @@ fn option(text: &mut String, name: &str, value: u32, default: u32) {
     }
 }
 
-fn ethernet(bytes: &[u8], layers: &mut Vec<String>) {
+fn ethernet(bytes: &[u8], layers: &mut Layers) {
     if bytes.len() < proto::ETHERNET_LEN || layers.len() >= MOST_SHOWN {
         return raw(bytes, layers);
     }
@@ -104,7 +183,7 @@ fn tag_name(ethertype: u16) -> Option<&'static str> {
     }
 }
 
-fn arp(bytes: &[u8], layers: &mut Vec<String>) {
+fn arp(bytes: &[u8], layers: &mut Layers) {
     let (sender, sender_mac, target) = (v4(bytes, 14), mac(bytes, 8), v4(bytes, 24));
     let mut text = if be16(bytes, 6) == 1 {
         format!("arp request {sender} at {sender_mac} for {target}")
@@ -117,7 +196,7 @@ fn arp(bytes: &[u8], layers: &mut Vec<String>) {
     layers.push(text);
 }
 
-fn network(bytes: &[u8], layers: &mut Vec<String>) {
+fn network(bytes: &[u8], layers: &mut Layers) {
     match bytes.first().map(|byte| byte >> 4).filter(|_| layers.len() < MOST_SHOWN) {
         Some(4) if bytes.len() >= proto::IPV4_LEN => ip4(bytes, layers),
         Some(6) if bytes.len() >= proto::IPV6_LEN => ip6(bytes, layers),
@@ -125,7 +204,7 @@ fn network(bytes: &[u8], layers: &mut Vec<String>) {
     }
 }
 
-fn ip4(bytes: &[u8], layers: &mut Vec<String>) {
+fn ip4(bytes: &[u8], layers: &mut Layers) {
     let mut text = format!("ip4 {} > {}", v4(bytes, 12), v4(bytes, 16));
     option(&mut text, "ttl", bytes[8].into(), 64);
     option(&mut text, "tos", bytes[1].into(), 0);
@@ -143,7 +222,7 @@ fn ip4(bytes: &[u8], layers: &mut Vec<String>) {
     transport(bytes[9], offset == 0, (&bytes[..len], proto::IPV4_LEN), text, layers);
 }
 
-fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
+fn ip6(bytes: &[u8], layers: &mut Layers) {
     let mut text = format!("ip6 {} > {}", v6(bytes, 8), v6(bytes, 24));
     option(&mut text, "ttl", bytes[7].into(), 64);
     option(&mut text, "tos", be32(bytes, 0) >> 20 & 0xff, 0);
@@ -164,13 +243,7 @@ fn ip6(bytes: &[u8], layers: &mut Vec<String>) {
 
 /// Completes the IP layer's text with the protocol, and continues with the content at an offset of the IP
 /// packet.
-fn transport(
-    protocol: u8,
-    first: bool,
-    (packet, at): (&[u8], usize),
-    mut text: String,
-    layers: &mut Vec<String>,
-) {
+fn transport(protocol: u8, first: bool, (packet, at): (&[u8], usize), mut text: String, layers: &mut Layers) {
     let inside = &packet[at..];
     let min = match protocol {
         proto::UDP | proto::ICMP | proto::ICMPV6 => proto::UDP_LEN,
@@ -187,26 +260,30 @@ fn transport(
     layers.push(text);
     match protocol {
         proto::UDP => udp(packet, at, layers),
-        proto::TCP => tcp(inside, layers),
+        proto::TCP => tcp(packet, at, layers),
         proto::SCTP => {
-            layers.push(format!("sctp {} > {}", be16(inside, 0), be16(inside, 2)));
+            let mut text = format!("sctp {} > {}", be16(inside, 0), be16(inside, 2));
+            layers.sum(&mut text, packet, at, protocol);
+            layers.push(text);
             raw(&inside[proto::SCTP_LEN..], layers);
         }
         proto::GRE => {
             layers.push("gre".into());
             mpls(&inside[proto::GRE_LEN..], layers);
         }
-        _ => icmp(inside, protocol == proto::ICMPV6, layers),
+        _ => icmp(packet, at, protocol, layers),
     }
 }
 
-fn udp(packet: &[u8], at: usize, layers: &mut Vec<String>) {
+fn udp(packet: &[u8], at: usize, layers: &mut Layers) {
     let bytes = &packet[at..];
     let (dst, len) = (be16(bytes, 2), be16(bytes, 4));
     let mut text = format!("udp {} > {dst}", be16(bytes, 0));
     option(&mut text, "len", len.into(), bytes.len() as u32);
     if be16(bytes, 6) == 0 {
         text.push_str(" nosum");
+    } else {
+        layers.sum(&mut text, packet, at, proto::UDP);
     }
     layers.push(text);
     let inside = &bytes[proto::UDP_LEN..];
@@ -233,7 +310,7 @@ fn udp(packet: &[u8], at: usize, layers: &mut Vec<String>) {
     }
 }
 
-fn mpls(bytes: &[u8], layers: &mut Vec<String>) {
+fn mpls(bytes: &[u8], layers: &mut Layers) {
     if bytes.len() < proto::MPLS_LEN || layers.len() >= MOST_SHOWN {
         return raw(bytes, layers);
     }
@@ -249,7 +326,8 @@ fn mpls(bytes: &[u8], layers: &mut Vec<String>) {
     if bottom { network(&bytes[4..], layers) } else { mpls(&bytes[4..], layers) }
 }
 
-fn tcp(bytes: &[u8], layers: &mut Vec<String>) {
+fn tcp(packet: &[u8], at: usize, layers: &mut Layers) {
+    let bytes = &packet[at..];
     let mut text = format!("tcp {} > {}", be16(bytes, 0), be16(bytes, 2));
     let flags: String =
         TCP_FLAGS.chars().enumerate().filter(|(bit, _)| bytes[13] >> bit & 1 != 0).map(|(_, c)| c).collect();
@@ -274,34 +352,35 @@ fn tcp(bytes: &[u8], layers: &mut Vec<String>) {
     if !options.is_empty() {
         let _ = write!(text, " options {}", hex(options).trim_start_matches("hex "));
     }
+    layers.sum(&mut text, packet, at, proto::TCP);
     layers.push(text);
     raw(inside, layers);
 }
 
-fn icmp(bytes: &[u8], is_v6: bool, layers: &mut Vec<String>) {
+fn icmp(packet: &[u8], at: usize, protocol: u8, layers: &mut Layers) {
+    let (bytes, is_v6) = (&packet[at..], protocol == proto::ICMPV6);
     let name = if is_v6 { "icmp6" } else { "icmp" };
     let (kind, code, rest) = (bytes[0], bytes[1], be32(bytes, 4));
     let inside = &bytes[proto::ICMP_LEN..];
     let echo = |word| format!("{name} {word} {} {}", rest >> 16, rest & 0xffff);
-    match (is_v6, kind) {
-        (true, proto::ND_SOLICITATION | proto::ND_ADVERTISEMENT) if inside.len() >= 16 => {
-            return nd(kind == proto::ND_SOLICITATION, bytes, layers);
-        }
-        (false, 8) | (true, 128) => layers.push(echo("echo")),
-        (false, 0) | (true, 129) => layers.push(echo("reply")),
-        _ => {
-            let mut text = format!("{name} {kind} {code}");
-            if rest != 0 {
-                let _ = write!(text, " {rest}");
-            }
-            layers.push(text);
-            return network(inside, layers);
-        }
+    if is_v6 && matches!(kind, proto::ND_SOLICITATION | proto::ND_ADVERTISEMENT) && inside.len() >= 16 {
+        return nd(kind == proto::ND_SOLICITATION, packet, at, layers);
     }
-    raw(inside, layers);
+    let (mut text, is_echo) = match (is_v6, kind) {
+        (false, 8) | (true, 128) => (echo("echo"), true),
+        (false, 0) | (true, 129) => (echo("reply"), true),
+        _ if rest != 0 || matches!(layers.sums, Sums::Told) => {
+            (format!("{name} {kind} {code} {rest}"), false)
+        }
+        _ => (format!("{name} {kind} {code}"), false),
+    };
+    layers.sum(&mut text, packet, at, protocol);
+    layers.push(text);
+    if is_echo { raw(inside, layers) } else { network(inside, layers) }
 }
 
-fn nd(solicitation: bool, bytes: &[u8], layers: &mut Vec<String>) {
+fn nd(solicitation: bool, packet: &[u8], at: usize, layers: &mut Layers) {
+    let bytes = &packet[at..];
     let mut text = format!("{} {}", if solicitation { "ns" } else { "na" }, v6(bytes, 8));
     if bytes.len() > 24 {
         let _ = write!(text, " at {}", mac(bytes, 26));
@@ -311,5 +390,6 @@ fn nd(solicitation: bool, bytes: &[u8], layers: &mut Vec<String>) {
     if !flags.is_empty() {
         let _ = write!(text, " {flags}");
     }
+    layers.sum(&mut text, packet, at, proto::ICMPV6);
     layers.push(text);
 }
