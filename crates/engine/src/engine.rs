@@ -527,12 +527,12 @@ impl Executor for Engine {
         neighbours
     }
 
-    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
+    fn explain(&self, ingress: VifId, frame: &[u8], gso_size: Option<u16>) -> Explanation {
         let snapshot = self.common.shared.snapshot();
         let now = self.common.clock.now().seconds;
         let unreachable = |scope, addr| self.common.shared.is_unreachable(scope, addr);
         let view = snapshot.view(self.common.shared.flows(), now).without(&unreachable);
-        match PacketView::arrived(&view, ingress, frame, frame.len() as u32, None) {
+        match PacketView::arrived(&view, ingress, frame, frame.len() as u32, gso_size) {
             Ok(packet) => model::explain(&view, &packet, ingress, now),
             Err(error) => Explanation {
                 steps: Vec::new(),

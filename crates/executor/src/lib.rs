@@ -116,8 +116,8 @@ pub trait Executor: Send + Sync {
     fn enter_neighbours(&self, found: &[(NeighbourFound, VifId)]);
 
     /// Returns the decision about `frame` coming in on `ingress`, according to the live tables, without
-    /// effects.
-    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation;
+    /// effects. A large send has the payload of its segments, bytes.
+    fn explain(&self, ingress: VifId, frame: &[u8], gso_size: Option<u16>) -> Explanation;
     /// Returns the dropped packets, newest last, at most `n`.
     fn dropped(&self, n: usize) -> Vec<DroppedPacket>;
     /// Sends captured packets to `to` until its receiver is gone. Packets that do not fit are lost and counted.

@@ -279,8 +279,8 @@ impl Executor for CardExecutor {
         self.engine.neighbours()
     }
 
-    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
-        self.engine.explain(ingress, frame)
+    fn explain(&self, ingress: VifId, frame: &[u8], gso_size: Option<u16>) -> Explanation {
+        self.engine.explain(ingress, frame, gso_size)
     }
 
     fn settle(&self) {

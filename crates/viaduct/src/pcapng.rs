@@ -126,7 +126,7 @@ mod tests {
                 time_ns: 1_700_000_000_123_456_789,
                 outbound: interface == "up0",
                 comment: (interface == "vm1").then_some("rule_drop"),
-                length: 100,
+                length: data.len() as u32,
                 data,
             };
             writer.write(&packet).unwrap();

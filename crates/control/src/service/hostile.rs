@@ -369,7 +369,7 @@ fn any_text_is_a_packet_or_refused() {
         let view = &*view;
         for ingress in [VifId(0), VifId(1), VifId(u16::MAX)] {
             if let Ok(frame) = packet_text::frame(view, ingress, &text_of(input)) {
-                let explained = view.executor.explain(ingress, &frame);
+                let explained = view.executor.explain(ingress, &frame, None);
                 assert!(!explained.decision.verdict.to_string().is_empty());
                 // The text shown for a packet is never empty.
                 let shown = model::text::show(&frame);

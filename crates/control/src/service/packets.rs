@@ -30,6 +30,7 @@ pub(super) fn interface(view: &View, name: &str) -> Result<VifId, Status> {
 
 pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Explanation, Status> {
     let ingress = interface(view, &request.interface)?;
+    let is_captured = matches!(request.packet, Some(Packet::Frame(_)));
     let frame = match request.packet {
         Some(Packet::Frame(frame)) if frame.len() > SNAP_LENGTH as usize => {
             return Err(super::invalid(format!("a frame of {} bytes; at most {SNAP_LENGTH}", frame.len())));
@@ -38,7 +39,8 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         Some(Packet::Text(text)) => packet_text::frame(view, ingress, &text).map_err(super::invalid)?,
         None => return Err(super::invalid("no packet to explain")),
     };
-    let explanation = view.executor.explain(ingress, &frame);
+    let gso_size = if is_captured { large_send(view, ingress, &frame) } else { None };
+    let explanation = view.executor.explain(ingress, &frame, gso_size);
     let verdict = explanation.decision.verdict;
     let (entry, exits) = (port(view, ingress), verdict.egress());
     // The port whose packet goes to its Open vSwitch.
@@ -56,6 +58,13 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
     let reason = lost.or_else(|| verdict.reason());
     let mut lines = verdict_lines(view, &verdict, &exits, by_ovs, lost);
     lines.extend(explanation.decision.effects.lines(view));
+    if gso_size.is_some() {
+        lines.push(
+            "a large send, longer than packets may be here: explained for segments that fit, as the capture does not \
+             have their length"
+                .to_owned(),
+        );
+    }
     if !entry.up {
         let why = of_side(view, ingress).map(|port| format!("no Open vSwitch has {port} open"));
         let why = why.unwrap_or_else(|| not_connected(&entry));
@@ -74,6 +83,17 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         ingress: Some(entry),
         egress: exits,
     })
+}
+
+/// Returns the payload of the segments of a captured TCP packet that is longer than its interface's MTU: only a large
+/// send is, which is cut later. The capture does not say how; the length that fits everywhere (RFC 9293, 3.7.1) is
+/// assumed.
+fn large_send(view: &View, ingress: VifId, frame: &[u8]) -> Option<u16> {
+    const DEFAULT_SEGMENT: u16 = 536;
+    let headers = packet::Headers::ethernet(frame, 0, frame.len()).ok()?;
+    let mtu = view.tables.vifs.get(&ingress)?.mtu;
+    let is_tcp = matches!(headers.l4, packet::L4::Tcp { .. });
+    (is_tcp && frame.len() - usize::from(headers.l3_at) > mtu.into()).then_some(DEFAULT_SEGMENT)
 }
 
 /// Describes what happens to the packet. `lost`: the reason for which it is dropped because no port that it

@@ -41,21 +41,39 @@ fn packets(words: &[String]) -> Result<Vec<Packet>, Failure> {
         return Err(Failure::Refused(format!("{text}: {e}")));
     }
     if let Ok(file) = file {
-        let Frames { inbound, outbound } = pcap::frames(&file).unwrap_or_default();
-        return match (inbound.len(), outbound) {
-            (0, 0) => Err(Failure::Refused(format!("{text}: no packets in it; it must be pcap or pcapng"))),
-            (0, _) => Err(Failure::Refused(format!("{text}: only packets that left by their interface"))),
-            (_, 0) => Ok(inbound.into_iter().map(Packet::Frame).collect()),
-            (_, left) => {
-                eprintln!("viaduct: {text}: packets that left by their interface are left out: {left}");
-                Ok(inbound.into_iter().map(Packet::Frame).collect())
-            }
-        };
+        return of_file(&text, &file);
     }
     match api::hex::decode(&text) {
         Some(frame) if !frame.is_empty() => Ok(vec![Packet::Frame(frame)]),
         _ => Ok(vec![Packet::Text(text)]),
     }
+}
+
+/// Reads the packets of a capture file, and says what of it is not explained.
+fn of_file(name: &str, file: &[u8]) -> Result<Vec<Packet>, Failure> {
+    let refused = |why: &str| Err(Failure::Refused(format!("{name}: {why}")));
+    let Frames { inbound, outbound, cut, ends_early } = match pcap::frames(file) {
+        Ok(frames) => frames,
+        Err(why) => return refused(&why.to_string()),
+    };
+    match (inbound.is_empty(), outbound, ends_early) {
+        (true, 0, true) => return refused("it ends inside its first packet"),
+        (true, 0, false) => return refused("no packets in it"),
+        (true, ..) => return refused("only packets that left by their interface"),
+        _ => {}
+    }
+    let mut notes = Vec::new();
+    if outbound > 0 {
+        notes.push(format!("packets that left by their interface are left out: {outbound}"));
+    }
+    if cut > 0 {
+        notes.push(format!("packets whose ends were not captured, and are taken as zeros: {cut}"));
+    }
+    if ends_early {
+        notes.push("it ends inside a packet, which is left out".to_owned());
+    }
+    notes.iter().for_each(|note| eprintln!("viaduct: {name}: {note}"));
+    Ok(inbound.into_iter().map(Packet::Frame).collect())
 }
 
 fn text(explanation: &Explanation) -> String {

@@ -172,8 +172,8 @@ impl Executor for FakeExecutor {
         Vec::new()
     }
 
-    fn explain(&self, ingress: VifId, frame: &[u8]) -> Explanation {
-        match PacketView::parse(frame, frame.len() as u32, None) {
+    fn explain(&self, ingress: VifId, frame: &[u8], gso_size: Option<u16>) -> Explanation {
+        match PacketView::parse(frame, frame.len() as u32, gso_size) {
             Ok(view) => model::explain(&self.tables(), &view, ingress, 0),
             Err(error) => Explanation {
                 steps: Vec::new(),
