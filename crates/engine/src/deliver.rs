@@ -4,7 +4,7 @@ use crate::counters::MAX_VIFS;
 use crate::frame::{Delivered, Refused};
 use crate::lanes::LANES;
 use arrayvec::ArrayVec;
-use mem::{Accepts, NoRoom, Room, TxQueue};
+use mem::{Accepts, NoRoom, Refusal, Room, TxQueue};
 use model::{DropReason, VifId};
 use std::sync::Arc;
 
@@ -63,6 +63,10 @@ pub(crate) type Order = ArrayVec<u8, LANES>;
 
 /// Writes the frame with this number, for a receiver that accepts these offloads.
 pub(crate) type Write<'a> = dyn FnMut(u8, &mut dyn Room, Accepts) -> Result<Delivered, Refused> + 'a;
+
+/// Written packets by their place in a burst's order, with the number of frames that each took: those of one frame
+/// are left out.
+type Cut = ArrayVec<(usize, usize), LANES>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
@@ -174,17 +178,26 @@ impl Ports {
             }
             let accepts = queue.accepts();
             let leased = queue.burst(&mut |room| {
+                // The first frame of each written packet that took more than one, or none.
+                let (first, mut cut) = (done, Cut::new());
                 while let Some(&frame) = frames.get(done) {
                     match write(frame, room, accepts) {
                         Ok(sent) => {
                             delivery.sent.packets += sent.packets;
                             delivery.sent.bytes += sent.bytes;
+                            if sent.packets != 1 {
+                                cut.push((done, sent.packets as usize));
+                            }
                         }
-                        Err(Refused::NoRoom(NoRoom::Down)) => return,
-                        Err(refused) => delivery.drops.push((frame, why(refused))),
+                        Err(Refused::NoRoom(NoRoom::Down)) => break,
+                        Err(refused) => {
+                            delivery.drops.push((frame, why(refused)));
+                            cut.push((done, 0));
+                        }
                     }
                     done += 1;
                 }
+                room.settle(&mut |refusal| delivery.refuse(&frames[first..done], &cut, first, refusal));
             });
             if !leased {
                 held.fails(now_ns);
@@ -207,11 +220,48 @@ impl Ports {
     }
 }
 
+impl Delivery {
+    /// Counts packets as dropped that the port refused after they were written. `packets` were written in this burst,
+    /// the first of them as number `first`; `cut` has those that did not take one frame each. A packet of several
+    /// frames is dropped once.
+    #[cold]
+    fn refuse(&mut self, packets: &[u8], cut: &Cut, first: usize, refusal: Refusal) {
+        let Refusal { frames, bytes, why: no_room } = refusal;
+        self.sent.packets = self.sent.packets.saturating_sub(frames.len() as u64);
+        self.sent.bytes = self.sent.bytes.saturating_sub(bytes as u64);
+        let [from, to] = [frames.start, frames.end - 1].map(|frame| packet_of(frame, cut, first));
+        for &packet in packets.iter().take(to + 1).skip(from) {
+            if !self.drops.iter().any(|(dropped, _)| *dropped == packet) {
+                self.drops.push((packet, why(no_room.into())));
+            }
+        }
+    }
+}
+
+/// Returns which packet of a burst the frame with this number belongs to.
+fn packet_of(frame: usize, cut: &Cut, first: usize) -> usize {
+    let (mut packet, mut frames) = (0, 0);
+    for (at, count) in cut.iter().map(|(number, count)| (number - first, *count)) {
+        let single = at - packet;
+        if frame < frames + single {
+            break;
+        }
+        (packet, frames) = (at, frames + single);
+        if frame < frames + count {
+            return packet;
+        }
+        (packet, frames) = (at + 1, frames + count);
+    }
+    packet + (frame - frames)
+}
+
 fn why(refused: Refused) -> DropReason {
     match refused {
-        Refused::NoRoom(NoRoom::Full) => DropReason::TxFull,
-        Refused::NoRoom(NoRoom::TooLong) => DropReason::TxTooLong,
-        Refused::NoRoom(NoRoom::Down) => DropReason::TxDown,
+        Refused::NoRoom(no_room) => match no_room {
+            NoRoom::Full => DropReason::TxFull,
+            NoRoom::TooLong => DropReason::TxTooLong,
+            NoRoom::Down => DropReason::TxDown,
+        },
         Refused::Segment => DropReason::SegmentFailed,
         Refused::Header => DropReason::HeaderTooLong,
         Refused::Turn => DropReason::TurnBudget,

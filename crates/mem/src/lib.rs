@@ -25,7 +25,7 @@ pub use fault::FaultWord;
 pub use guard::Guarded;
 pub use lease::Lease;
 pub use offload::{Csum, Gso, Offload};
-pub use port::{Accepts, Frozen, NoRoom, Opened, Port, PortStatus, Room, RxQueue, TxQueue};
+pub use port::{Accepts, Frozen, NoRoom, Opened, Port, PortStatus, Refusal, Room, RxQueue, TxQueue};
 pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};
 pub use segment::{Segment, copy, gather, prefetch, prefetch_write, scatter};
 pub use signal::{prepare as prepare_to_signal, signal};

@@ -23,6 +23,7 @@
 //!    own thread, waits for it (`virtio` a second at most) and removes its socket or device.
 
 use crate::{Burst, Offload, Segment, copy, scatter};
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -76,6 +77,17 @@ pub enum NoRoom {
     Down,
 }
 
+/// Successive frames for which there was room, and which the other side refused when it got them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Their numbers among the frames that were reserved in this burst.
+    pub frames: Range<usize>,
+    /// Bytes of all of them.
+    pub bytes: usize,
+    /// The reason.
+    pub why: NoRoom,
+}
+
 /// Room for packets in a queue that the caller of [`TxQueue::burst`] has leased.
 pub trait Room {
     /// Reserves room for one frame of `len` bytes, in order, and writes its metadata. The caller then fills the
@@ -95,6 +107,10 @@ pub trait Room {
     fn tells_valid(&self) -> bool {
         false
     }
+
+    /// Sends what was reserved, if the other side may refuse frames only then, and passes the frames of this
+    /// burst that it refused to `refused`, in their order. The caller of [`TxQueue::burst`] calls this last.
+    fn settle(&mut self, _refused: &mut dyn FnMut(Refusal)) {}
 
     /// Reserves room for a frame and stores it: first `head`, then the `rest_len` bytes from `rest_at` of the packet
     /// in `rest`.
@@ -151,8 +167,7 @@ pub struct PortStatus {
     /// Number of frames that the kernel dropped before we received them because its buffers were full (wires,
     /// taps).
     pub lost: u64,
-    /// Number of frames that the kernel refused because its queue was full or the device was down (wires,
-    /// taps).
+    /// Number of frames that the kernel refused when it got them ([`Room::settle`] tells the reasons; wires, taps).
     pub refused: u64,
     /// The other side's MTU as agreed, if any.
     pub mtu: Option<u16>,

@@ -168,9 +168,11 @@ fn send(queues: &[Arc<dyn TxQueue>], frame: &[u8]) -> Result<(), DropReason> {
         let mut done = None;
         let leased = queue.burst(&mut |room| {
             let reserved = room.reserve(frame.len(), &Offload::default());
-            done = Some(reserved.map(|to: &[Segment]| {
+            let mut sent = reserved.map(|to: &[Segment]| {
                 scatter(frame, to, 0);
-            }));
+            });
+            room.settle(&mut |refusal| sent = Err(refusal.why));
+            done = Some(sent);
         });
         match done {
             Some(Ok(())) => return Ok(()),

@@ -1,11 +1,26 @@
 //! The state that the queues of a port share: whether it is up, its losses, and the current socket.
 
+use arrayvec::ArrayVec;
+use mem::{NoRoom, Refusal};
+use std::io;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Mutex, PoisonError};
 
 const ETHERNET: usize = 14;
+
+/// Bytes of a VLAN tag, by which a frame may be longer than the MTU allows.
+pub(crate) const TAG: usize = 4;
+
+/// Returns why the kernel refused a frame: it does not fit, the device is gone or down, or there is no room.
+pub(crate) fn why(error: &io::Error) -> NoRoom {
+    match error.raw_os_error() {
+        Some(libc::EMSGSIZE | libc::EINVAL) => NoRoom::TooLong,
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADFD | libc::EIO) => NoRoom::Down,
+        _ => NoRoom::Full,
+    }
+}
 
 /// Whether a port is up, its MTU if that matters, and its counters.
 #[derive(Debug, Default)]
@@ -47,6 +62,30 @@ impl Counter {
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// Frames of a burst that the kernel refused.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(ArrayVec<Refusal, 16>);
+
+impl Refusals {
+    /// Adds frames that follow those added before. If there is no place left, they share a place, and the reason, with
+    /// those before.
+    pub(crate) fn add(&mut self, refusal: Refusal) {
+        let is_full = self.0.is_full();
+        match self.0.last_mut() {
+            Some(last) if is_full || last.why == refusal.why && last.frames.end == refusal.frames.start => {
+                last.frames.end += refusal.frames.len();
+                last.bytes += refusal.bytes;
+            }
+            _ => self.0.push(refusal),
+        }
+    }
+
+    /// Passes all to `each`, and forgets them.
+    pub(crate) fn take(&mut self, each: &mut dyn FnMut(Refusal)) {
+        self.0.drain(..).for_each(each);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::common::{
     Bridge, Net, came, eventually, experimental, frame, isolate, pair, receive, run, send, tcp_echo, veth,
 };
-use mem::{Csum, NoRoom, Offload, Opened, TxQueue};
+use mem::{Csum, NoRoom, Offload, Opened, Refusal, TxQueue};
 use packet::checksum::{L4Check, verify_l4};
 use packet::{build, proto};
 use std::net::UdpSocket;
@@ -209,17 +209,23 @@ fn datagrams_that_went_in_one_frame_arrive_one_by_one() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_counted() {
+fn what_the_kernel_refuses_is_counted_and_told() {
     isolate();
     let net = veth("wa", &[]);
     let (here, mut there) = (open("wa", 1), open_at(&net));
+    let mut refused = Vec::new();
     here.tx[0].burst(&mut |room| {
         for len in [100, 2000, 60] {
             let sent = frame(&vec![1; len]);
             mem::scatter(&sent, room.reserve(sent.len(), &Offload::default()).unwrap(), 0);
         }
         assert_eq!(room.reserve(1 << 20, &Offload::default()).unwrap_err(), NoRoom::TooLong);
+        let gso = mem::Gso { v6: false, size: 2000, hdr_len: 54, ecn: false };
+        let large = Offload { csum: Csum::Partial { start: 34, offset: 16 }, gso: Some(gso) };
+        assert_eq!(room.reserve(6054, &large).unwrap_err(), NoRoom::TooLong, "its segments don't fit");
+        room.settle(&mut |refusal| refused.push(refusal));
     });
+    assert_eq!(refused, [Refusal { frames: 1..2, bytes: 2014, why: NoRoom::TooLong }]);
     assert_eq!(receive(&mut *there.rx[0], experimental).0.len(), 114);
     assert_eq!(receive(&mut *there.rx[0], experimental).0.len(), 74);
     assert_eq!(here.port.status().refused, 1);

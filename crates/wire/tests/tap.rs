@@ -142,7 +142,8 @@ fn what_the_kernel_refuses_or_drops_is_counted() {
         tap.port.status().lost > 0
     });
     run("ip link set ta down");
-    send(&*tap.tx[0], &frame(b"refused"), Offload::default()).unwrap();
+    let sent = send(&*tap.tx[0], &frame(b"refused"), Offload::default());
+    assert_eq!(sent, Err(NoRoom::Down));
     assert_eq!(tap.port.status().refused, 1);
 }
 

@@ -9,7 +9,7 @@ use crate::meters::Meters;
 use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use executor::CaptureFilter;
-use mem::{Accepts, Csum, Offload, Room, TxQueue};
+use mem::{Accepts, Csum, NoRoom, Offload, Refusal, Room, TxQueue};
 use model::{Change, DropReason, MeterConfig, MeterId, Modifier, NeighbourScope, RuleAction, VifId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -373,6 +373,83 @@ fn a_queue_that_is_given_back_is_used_again() {
         host.advance(1);
     }
     assert_eq!(arrived, 10);
+}
+
+/// Refuses some frames that it had room for, as the kernel does: by their number in the burst.
+struct Refusing(fn(usize) -> Option<NoRoom>, Arc<dyn TxQueue>);
+
+struct RefusingRoom<'a> {
+    refuses: fn(usize) -> Option<NoRoom>,
+    room: &'a mut dyn Room,
+    lengths: Vec<usize>,
+}
+
+impl TxQueue for Refusing {
+    fn accepts(&self) -> Accepts {
+        Accepts::default()
+    }
+
+    fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+        self.1.burst(&mut |room| fill(&mut RefusingRoom { refuses: self.0, room, lengths: Vec::new() }))
+    }
+}
+
+impl Room for RefusingRoom<'_> {
+    fn reserve(&mut self, len: usize, offload: &Offload) -> Result<&[mem::Segment], NoRoom> {
+        self.lengths.push(len);
+        self.room.reserve(len, offload)
+    }
+
+    fn settle(&mut self, refused: &mut dyn FnMut(Refusal)) {
+        for (frame, &bytes) in self.lengths.iter().enumerate() {
+            if let Some(why) = (self.refuses)(frame) {
+                refused(Refusal { frames: frame..frame + 1, bytes, why });
+            }
+        }
+    }
+}
+
+/// Packet sockets learn only after a burst what the kernel does not take.
+#[test]
+fn what_a_port_refuses_late_is_dropped_and_not_sent() {
+    let mut host = host(Accepts::default());
+    let refuses = |frame| match frame {
+        1 | 2 => Some(NoRoom::TooLong),
+        4 => Some(NoRoom::Full),
+        _ => None,
+    };
+    let port = host.ports[&VifId(2)].sender();
+    let to = |n| plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp {n} > 53 / payload 9"));
+    assert_eq!(
+        volume(&host.run(VifId(1), (0..6).map(to))),
+        (6, 6 * 51),
+        "flows that are known go in one burst"
+    );
+    host.core.ports.attach(VifId(2), [Arc::new(Refusing(refuses, port)) as _].into());
+    host.run(VifId(1), (0..6).map(to));
+    assert_eq!(host.drops(), [(DropReason::TxFull, 1), (DropReason::TxTooLong, 2)].into());
+    let counted = host.core.cells.vif_counters(VifId(2));
+    assert_eq!((counted.sent.packets, counted.sent.bytes, counted.send_drops), (9, 9 * 51, 3));
+    let ports: Vec<_> = host.core.log.read().iter().map(|packet| packet.head[35]).collect();
+    assert_eq!(ports, [1, 2, 4], "the source ports of the refused ones");
+}
+
+#[test]
+fn a_large_send_of_which_segments_are_refused_late_is_dropped_once() {
+    let mut host = host(Accepts::default());
+    // The frames are a packet, five segments of a large send, and a packet.
+    let refuses = |frame| matches!(frame, 2 | 3 | 6).then_some(NoRoom::Full);
+    let port = host.ports[&VifId(2)].sender();
+    let small = |n| plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp {n} > 53 / payload 9"));
+    let large = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 7 > 80 A / payload 5000");
+    let packets = || [small(1), unfinished(&large, Some(1000)), small(9)];
+    assert_eq!(volume(&host.run(VifId(1), packets())).0, 7);
+    host.core.ports.attach(VifId(2), [Arc::new(Refusing(refuses, port)) as _].into());
+    host.run(VifId(1), packets());
+    assert_eq!(host.drops(), [(DropReason::TxFull, 2)].into());
+    assert_eq!(host.core.cells.vif_counters(VifId(2)).sent.packets, 7 + 4);
+    let ports: Vec<_> = host.core.log.read().iter().map(|packet| packet.head[35]).collect();
+    assert_eq!(ports, [7, 9]);
 }
 
 /// Keeps the queue that it wraps leased until told to return it.

@@ -4,7 +4,7 @@ use super::Queue;
 use super::datagram::MAX_HEADERS;
 use super::split::Split;
 use crate::buffers::{MAX_FRAME, Memory};
-use crate::state::{Follower, State};
+use crate::state::{Follower, State, TAG};
 use mem::vnet::{self, DataValid, VNET_HEADER_SHORT};
 use mem::{Accepts, BURST, Burst, Csum, Offload, RxQueue, Segment, gather, scatter};
 use std::io;
@@ -26,7 +26,6 @@ const HEAD: usize = MAX_HEADERS.next_multiple_of(64);
 /// Bytes of an Ethernet header, and of the addresses in it.
 const ETHERNET: usize = 14;
 const ADDRESSES: usize = 12;
-const TAG: usize = 4;
 
 /// Everything that a sender can leave unfinished, as the kernel does between devices that support it.
 pub(super) const ACCEPTS: Accepts = Accepts { csum: true, tso4: true, tso6: true, ecn: true };

@@ -4,11 +4,12 @@ use super::Queue;
 use super::join::Plan;
 use super::rx::ACCEPTS;
 use crate::buffers::{MAX_FRAME, Memory};
-use crate::state::{Current, Follower, State};
+use crate::state::{Current, Follower, Refusals, State, TAG, why};
 use arrayvec::ArrayVec;
 use mem::vnet::{self, VNET_HEADER_SHORT};
-use mem::{Accepts, BURST, Lease, NoRoom, Offload, Room, Segment, TxQueue, scatter};
+use mem::{Accepts, BURST, Lease, NoRoom, Offload, Refusal, Room, Segment, TxQueue, scatter};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ impl TxQueue for PacketTx {
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
         let run = |sender: &mut Sender| {
             sender.socket.follow(&self.queues[self.index].socket);
-            sender.full = false;
+            sender.begin();
             fill(sender);
             sender.flush();
         };
@@ -54,8 +55,12 @@ pub(super) struct Sender {
     joins: bool,
     /// The frame reserved last.
     frame: [Segment; 1],
-    /// Whether the socket has refused a frame of this burst for lack of room.
-    full: bool,
+    /// Why the socket takes no more frames of this burst.
+    stopped: Option<NoRoom>,
+    /// Number of frames of this burst that were sent or refused.
+    done: usize,
+    /// The refused ones of this burst.
+    refusals: Refusals,
 }
 
 impl Sender {
@@ -71,11 +76,26 @@ impl Sender {
             plan: Plan::new(),
             joins: true,
             frame,
-            full: false,
+            stopped: None,
+            done: 0,
+            refusals: Refusals::default(),
         })
     }
 
-    /// Sends the gathered frames; counts those that the kernel refuses.
+    fn begin(&mut self) {
+        (self.stopped, self.done) = (None, 0);
+        self.refusals = Refusals::default();
+    }
+
+    /// Records that the kernel refused `frames` of the gathered ones.
+    fn refuse(&mut self, frames: Range<usize>, why: NoRoom) {
+        self.state.refused.add(frames.len());
+        let bytes = self.frames[frames.clone()].iter().map(|frame| frame.len() - VNET_HEADER_SHORT).sum();
+        let frames = self.done + frames.start..self.done + frames.end;
+        self.refusals.add(Refusal { frames, bytes, why });
+    }
+
+    /// Sends the gathered frames; records those that the kernel refuses.
     fn flush(&mut self) {
         let mut done = 0;
         while done < self.frames.len() {
@@ -95,23 +115,25 @@ impl Sender {
                 done += self.plan.frames_of(0..sent);
                 continue;
             }
-            match io::Error::last_os_error().raw_os_error() {
+            let first = done..done + self.plan.frames_of(0..1);
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
                 // A kernel before 6.2 does not know joined frames.
-                Some(libc::EINVAL) if self.plan.frames_of(0..1) > 1 => self.joins = false,
+                Some(libc::EINVAL) if first.len() > 1 => self.joins = false,
                 // The error concerns this frame: it is longer than the MTU, or the device's queue dropped it.
                 Some(libc::EMSGSIZE | libc::EINVAL | libc::ENOBUFS) => {
-                    let refused = self.plan.frames_of(0..1);
-                    self.state.refused.add(refused);
-                    done += refused;
+                    done = first.end;
+                    self.refuse(first, why(&error));
                 }
                 // The socket has no room, or there is no device.
                 _ => {
-                    self.state.refused.add(left.len());
-                    self.full = true;
+                    self.refuse(done..self.frames.len(), why(&error));
+                    self.stopped = Some(why(&error));
                     break;
                 }
             }
         }
+        self.done += self.frames.len();
         self.frames.clear();
         self.used = 0;
     }
@@ -122,7 +144,11 @@ impl Room for Sender {
         if !self.state.up() {
             return Err(NoRoom::Down);
         }
-        if len > MAX_FRAME {
+        // The kernel looks at the lengths of other frames.
+        let longest = self.state.longest() + TAG;
+        let cut_too_long =
+            offload.gso.is_some_and(|gso| usize::from(gso.hdr_len) + usize::from(gso.size) > longest);
+        if len > MAX_FRAME || cut_too_long {
             return Err(NoRoom::TooLong);
         }
         let bytes = (HEADROOM + len).next_multiple_of(64);
@@ -130,8 +156,8 @@ impl Room for Sender {
             // The frames before this one are complete by now.
             self.flush();
         }
-        if self.full {
-            return Err(NoRoom::Full);
+        if let Some(why) = self.stopped {
+            return Err(why);
         }
         let start = self.used + HEADROOM - VNET_HEADER_SHORT;
         let message = self.memory.segment(start, VNET_HEADER_SHORT + len);
@@ -140,5 +166,10 @@ impl Room for Sender {
         self.frame = [message.slice(VNET_HEADER_SHORT, len)];
         self.used += bytes;
         Ok(&self.frame)
+    }
+
+    fn settle(&mut self, refused: &mut dyn FnMut(Refusal)) {
+        self.flush();
+        self.refusals.take(refused);
     }
 }

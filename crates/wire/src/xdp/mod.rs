@@ -120,6 +120,7 @@ pub fn open_xdp(port: &XdpPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
     let (bound, rings) = if waits { opening.inherit(shared, &link)? } else { opening.open(&link)? };
 
     let state = Arc::new(State::default());
+    state.set_mtu(link.mtu);
     state.set_up(link.up);
     let mut queues = Vec::new();
     let (mut receivers, mut senders) = (Vec::new(), Vec::new());
@@ -286,6 +287,7 @@ fn follow(
         if let Err(error) = result {
             tracing::warn!(device = opening.port.device, %error, "can't follow a change of the device");
         }
+        state.set_mtu(link.mtu);
         state.set_up(link.up && link.index == bound.index);
     }
 }

@@ -3,9 +3,9 @@
 use super::Queue;
 use super::rx::PARTS;
 use super::socket::{CHUNK, TxRings};
-use crate::state::State;
+use crate::state::{Refusals, State, TAG};
 use arrayvec::ArrayVec;
-use mem::{Accepts, Lease, NoRoom, Offload, Room, Segment, TxQueue};
+use mem::{Accepts, Lease, NoRoom, Offload, Refusal, Room, Segment, TxQueue};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use std::sync::Arc;
@@ -45,6 +45,7 @@ impl TxQueue for XdpTx {
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
         let run = |sender: &mut Sender| {
             self.follow(sender);
+            (sender.done, sender.refusals, sender.is_unsent) = (0, Refusals::default(), true);
             fill(sender);
             sender.send();
         };
@@ -57,16 +58,25 @@ pub(super) struct Sender {
     state: Arc<State>,
     rings: TxRings,
     parts: ArrayVec<Segment, PARTS>,
+    /// Number of packets of this burst, and those that the kernel dropped while it sent them.
+    done: usize,
+    refusals: Refusals,
+    /// Whether the kernel was not told of this burst yet.
+    is_unsent: bool,
 }
 
 impl Sender {
-    pub(super) const fn new(state: Arc<State>, rings: TxRings) -> Self {
-        Self { state, rings, parts: ArrayVec::new_const() }
+    pub(super) fn new(state: Arc<State>, rings: TxRings) -> Self {
+        let refusals = Refusals::default();
+        Self { state, rings, parts: ArrayVec::new_const(), done: 0, refusals, is_unsent: false }
     }
 
     /// Publishes the reserved packets, and notifies the kernel if necessary.
     fn send(&mut self) {
-        let Self { state, rings: TxRings { xsk, tx, .. }, .. } = self;
+        let Self { state, rings: TxRings { xsk, tx, .. }, done, refusals, is_unsent, .. } = self;
+        if !std::mem::take(is_unsent) {
+            return;
+        }
         tx.publish();
         for _ in 0..KICKS {
             if tx.is_drained() || !tx.needs_wakeup() {
@@ -75,8 +85,13 @@ impl Sender {
             match send(&xsk.socket, &[], SendFlags::DONTWAIT) {
                 // EAGAIN: the ring has more packets than one call takes.
                 Ok(_) | Err(Errno::AGAIN) => {}
-                // The device's queue dropped a packet.
-                Err(Errno::BUSY) => state.refused.add(1),
+                // The device's queue dropped a packet, most likely of this burst; the kernel does not say which.
+                Err(Errno::BUSY) => {
+                    state.refused.add(1);
+                    if *done > 0 {
+                        refusals.add(Refusal { frames: *done - 1..*done, bytes: 0, why: NoRoom::Full });
+                    }
+                }
                 // The device is down or gone. The packets in the ring are sent with the next burst, or not at all.
                 Err(_) => return,
             }
@@ -89,7 +104,8 @@ impl Room for Sender {
         if !self.state.up() {
             return Err(NoRoom::Down);
         }
-        if len > self.rings.longest {
+        // The kernel does not look at the device's MTU here.
+        if len > self.rings.longest.min(self.state.longest() + TAG) {
             return Err(NoRoom::TooLong);
         }
         let TxRings { xsk, tx, free, .. } = &mut self.rings;
@@ -107,6 +123,12 @@ impl Room for Sender {
             tx.push(libc::xdp_desc { addr: frame, len: part as u32, options });
             self.parts.push(xsk.frames.segment(frame as usize, part));
         }
+        self.done += 1;
         Ok(&self.parts)
+    }
+
+    fn settle(&mut self, refused: &mut dyn FnMut(Refusal)) {
+        self.send();
+        self.refusals.take(refused);
     }
 }

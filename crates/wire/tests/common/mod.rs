@@ -124,13 +124,14 @@ pub fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends a frame; returns the first reason why there was no room.
+/// Sends a frame; returns the reason why there was no room or why it was refused.
 pub fn send(tx: &dyn TxQueue, frame: &[u8], offload: Offload) -> Result<(), NoRoom> {
     let mut result = Ok(());
     let ran = tx.burst(&mut |room| {
         result = room.reserve(frame.len(), &offload).map(|segments| {
             assert_eq!(mem::scatter(frame, segments, 0), frame.len());
         });
+        room.settle(&mut |refusal| result = Err(refusal.why));
     });
     assert!(ran, "nobody else holds the queue");
     result
