@@ -64,4 +64,49 @@ pub(crate) struct Common {
     pub workers: Vec<Handle>,
     pub taps: Mutex<Vec<Arc<Tap>>>,
     pub ports: Mutex<BTreeMap<VifId, Arc<dyn Port>>>,
+    pub lost: Mutex<BTreeMap<VifId, Lost>>,
+}
+
+/// Packets of an interface that were lost before a worker received them, as its ports told.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// The present port's count when it was last looked at.
+    seen: u64,
+    pub total: u64,
+}
+
+impl Lost {
+    /// Begins with a port whose count is `now`.
+    pub const fn begin(&mut self, now: u64) {
+        self.seen = now;
+    }
+
+    /// Adds what the port lost since the last time. A device that came back counts from zero.
+    pub const fn follow(&mut self, now: u64) {
+        self.total += if now < self.seen { now } else { now - self.seen };
+        self.seen = now;
+    }
+}
+
+impl Common {
+    /// Returns the number of packets that an interface lost before a worker received them.
+    pub fn lost_at(&self, vif: VifId) -> u64 {
+        lock(&self.lost).get(&vif).map_or(0, |lost| lost.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lost;
+
+    #[test]
+    fn what_a_port_lost_before_is_not_counted_again() {
+        let mut lost = Lost::default();
+        lost.begin(7);
+        let after = [7, 9, 2, 5].map(|now| {
+            lost.follow(now);
+            lost.total
+        });
+        assert_eq!(after, [0, 2, 4, 7]);
+    }
 }

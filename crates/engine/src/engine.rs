@@ -18,8 +18,8 @@ use executor::{
 };
 use mem::{Opened, PortStatus, RxQueue};
 use model::{
-    ApplyError, Change, Decision, Effects, Explanation, Learn, NeighbourFound, NexthopId, PacketView, RuleId,
-    Seconds, Verdict, VifId, VifKind, ovs,
+    ApplyError, Change, Decision, DropReason, Effects, Explanation, Learn, NeighbourFound, NexthopId,
+    PacketView, RuleId, Seconds, Verdict, VifId, VifKind, ovs,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -137,8 +137,8 @@ impl Engine {
             threads.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
             workers.push(handle);
         }
-        let common =
-            Arc::new(Common { shared, clock, workers, taps: Mutex::default(), ports: Mutex::default() });
+        let (taps, ports, lost) = Default::default();
+        let common = Arc::new(Common { shared, clock, workers, taps, ports, lost });
         let housekeeper = Housekeeper::start(common.clone(), config.flows, config.announces)?;
         Ok(Arc::new(Self { common, control: Mutex::default(), threads, _housekeeper: housekeeper }))
     }
@@ -158,6 +158,8 @@ impl Engine {
         let queues: Arc<[_]> = opened.tx.into();
         self.tell_all(|| Message::Send { vif, queues: queues.clone() });
         self.share_out(&mut control, vif, opened.rx);
+        let lost = opened.port.status().lost;
+        lock(&self.common.lost).entry(vif).or_default().begin(lost);
         lock(&self.common.ports).insert(vif, opened.port);
         Ok(())
     }
@@ -419,26 +421,31 @@ impl Executor for Engine {
             worker.past.get().into_iter().for_each(|past| counters.add(past));
             counters
         });
-        counted.collect()
+        let mut counted: Vec<_> = counted.collect();
+        if let Some(first) = counted.first_mut() {
+            first.drops[DropReason::RxFull as usize] +=
+                lock(&self.common.lost).values().map(|lost| lost.total).sum::<u64>();
+        }
+        counted
     }
 
     fn vif_counters(&self, vif: VifId) -> VifCounters {
         let workers = self.common.workers.iter();
-        workers.map(|worker| worker.cells.vif_counters(vif)).fold(VifCounters::default(), |a, b| {
-            VifCounters {
-                received: sum(a.received, b.received),
-                sent: sum(a.sent, b.sent),
-                receive_drops: a.receive_drops + b.receive_drops,
-                send_drops: a.send_drops + b.send_drops,
-            }
+        let lost = VifCounters { receive_drops: self.common.lost_at(vif), ..VifCounters::default() };
+        workers.map(|worker| worker.cells.vif_counters(vif)).fold(lost, |a, b| VifCounters {
+            received: sum(a.received, b.received),
+            sent: sum(a.sent, b.sent),
+            receive_drops: a.receive_drops + b.receive_drops,
+            send_drops: a.send_drops + b.send_drops,
         })
     }
 
     fn drops_at(&self, vif: VifId) -> Vec<u64> {
-        let at = |reason: &model::DropReason| {
-            self.common.workers.iter().map(|worker| worker.cells.drops_at(vif, *reason)).sum()
+        let at = |reason: &DropReason| {
+            let counted = self.common.workers.iter().map(|worker| worker.cells.drops_at(vif, *reason)).sum();
+            if *reason == DropReason::RxFull { self.common.lost_at(vif) } else { counted }
         };
-        model::DropReason::ALL.iter().map(at).collect()
+        DropReason::ALL.iter().map(at).collect()
     }
 
     fn rule_counters(&self, rule: RuleId) -> Counters {

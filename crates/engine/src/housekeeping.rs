@@ -4,9 +4,10 @@ use crate::announcer::Announcer;
 use crate::common::Common;
 use crate::message::Message;
 use crate::mutex::lock;
-use model::{NeighbourScope, Question, Seconds};
+use model::{NeighbourScope, Question, Seconds, VifId};
 use std::io;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -14,6 +15,8 @@ use std::time::Duration;
 use tables::{FlowLimits, Waiting};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// Most ports whose losses are read in a second: the kernel, or the helper, is asked for each.
+const PORTS_PER_SECOND: usize = 64;
 /// Seconds within which every connection is visited.
 const SECONDS_PER_WALK: usize = 8;
 
@@ -33,8 +36,10 @@ impl Housekeeper {
         let visit = flows.connections.div_ceil(SECONDS_PER_WALK);
         let thread = Builder::new().name("housekeeping".into()).spawn(move || {
             let mut announcer = announces.then(Announcer::default);
+            let mut looked_at = None;
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 keep_house(&common, visit, announcer.as_mut());
+                looked_at = count_lost(&common, looked_at);
             }
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
@@ -63,6 +68,23 @@ fn keep_house(common: &Common, visit: usize, announcer: Option<&mut Announcer>) 
         }
     }
     forget_ended_captures(common);
+}
+
+/// Counts what ports lost before workers received it, for the ports after the one looked at last. Returns the last.
+fn count_lost(common: &Common, after: Option<VifId>) -> Option<VifId> {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let ports = lock(&common.ports);
+    let some: Vec<_> = ports.range((from, Bound::Unbounded)).take(PORTS_PER_SECOND).collect();
+    let last = some.last().map(|(vif, _)| **vif).filter(|_| some.len() == PORTS_PER_SECOND);
+    let some: Vec<_> = some.into_iter().map(|(vif, port)| (*vif, port.clone())).collect();
+    drop(ports);
+    for (vif, port) in some {
+        let lost = port.status().lost;
+        if lock(&common.ports).get(&vif).is_some_and(|now| Arc::ptr_eq(now, &port)) {
+            lock(&common.lost).entry(vif).or_default().follow(lost);
+        }
+    }
+    last
 }
 
 /// Removes captures whose receiver is gone from the workers.

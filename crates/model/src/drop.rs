@@ -92,8 +92,9 @@ reasons! {
     FlowQuota = "flow_quota", "The guest, or hosts behind a wire, have as many connections as their limit allows, or open too many in a second.";
     FlowTableFull = "flow_table_full", "The flow table is full, and no entry may be displaced by this flow.";
     ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";
-    TxFull = "tx_full", "The receiver has no free buffers.";
-    TxTooLong = "tx_too_long", "The receiver's buffers are too small.";
+    RxFull = "rx_full", "The kernel's buffer for the interface was full before Viaduct took the packet.";
+    TxFull = "tx_full", "The receiver has no free buffers, or the kernel's queue is full.";
+    TxTooLong = "tx_too_long", "The receiver's buffers, or the MTU of its device, are too small.";
     TxDown = "tx_down", "The receiver is not connected.";
     TxBusy = "tx_busy", "Another worker held the receiver's queue for too long.";
     SegmentFailed = "segment_failed", "A large packet could not be segmented for its receiver.";

@@ -114,13 +114,14 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: for queues, quotas, ports and the sender's offload requests.
-const EXECUTORS: [DropReason; 16] = [
+const EXECUTORS: [DropReason; 17] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
     DropReason::FlowQuota,
     DropReason::FlowTableFull,
     DropReason::ReplyLimited,
+    DropReason::RxFull,
     DropReason::TxFull,
     DropReason::TxTooLong,
     DropReason::TxDown,

@@ -117,7 +117,13 @@ impl DropReason {
             Self::ReplyLimited => {
                 "Somebody sends many packets that are refused: `viaduct dropstats` names their reasons."
             }
-            Self::TxFull => "The receiver does not drain its ring: its CPU is the limit.",
+            Self::RxFull => {
+                "Packets come faster than the workers take them: LOAD in `viaduct top`, `workers` in `[host]`."
+            }
+            Self::TxFull => {
+                "The receiver does not drain its ring: its CPU is the limit; for a wire, the link or the queue of its \
+                 device (`tc -s qdisc`)."
+            }
             Self::TxTooLong => {
                 "Buffers or MTU of the receiver are too small; for a wire, its device's MTU is below `mtu`; of Open \
                  vSwitch (`up0:ovs`), `mtu_request` of its port is too small."
