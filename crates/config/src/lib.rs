@@ -19,7 +19,7 @@ mod value;
 
 pub use check::{CommonWindow, CommonWindows, Index, check, check_routes, warnings};
 pub use host::{Executor, Host};
-pub use machine::{check_machine, check_owners, check_readers, cpus};
+pub use machine::{check_machine, check_owners, check_readers, check_wires, cpus, device_mtu};
 pub use object::{
     Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
     Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role,

@@ -67,6 +67,23 @@ pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, S
     problems
 }
 
+/// Returns warnings about wires whose device takes less than the wire's `mtu`. `mtu_of` finds the MTU of a device.
+#[must_use]
+pub fn check_wires(document: &Document, mtu_of: impl Fn(&str) -> Option<u16>) -> Vec<Problem> {
+    let problem = |item: &crate::Item| {
+        let Object::Wire(wire) = &item.object else { return None };
+        let message = wire.device_too_small(mtu_of(wire.device()?)?)?;
+        Some(Problem::new(item.place.line("mtu"), item.object.key().to_string(), message))
+    };
+    document.objects.iter().filter_map(problem).collect()
+}
+
+/// Returns the MTU of a network device of this machine, or rather of this process's network namespace.
+#[must_use]
+pub fn device_mtu(device: &str) -> Option<u16> {
+    std::fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok()?.trim().parse().ok()
+}
+
 /// Returns a warning about `readers` if this machine has no such group. `lookup` finds `user:group`.
 #[must_use]
 pub fn check_readers<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, String>) -> Option<Problem> {
@@ -99,6 +116,22 @@ mod tests {
             "{problems:?}"
         );
         assert!(check_workers(&document, "0-127").is_empty());
+    }
+
+    #[test]
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    fn a_wires_device_takes_what_the_wire_does() {
+        let wire = "[[wire]]\nname = \"up0\"\ndriver = \"af-packet\"\ndevice = \"e1\"\nmtu = 9000\n";
+        let document = crate::parse(&format!("[host]\nname = \"a\"\n{wire}")).unwrap();
+        let told = |mtu| check_wires(&document, |device| (device == "e1").then_some(mtu));
+        assert_eq!(told(9000), []);
+        let [short] = &told(1500)[..] else { panic!("one wire") };
+        assert_eq!(short.line, Some(7));
+        assert!(
+            short.message.contains("1500 bytes") && short.message.contains("ip link set e1 mtu 9000"),
+            "{short:?}"
+        );
+        assert_eq!(check_wires(&document, |_| None), [], "the device is not here");
     }
 
     #[test]

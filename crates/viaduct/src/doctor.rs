@@ -115,10 +115,7 @@ impl Subject<'_> {
 
     /// Returns the wires that are network devices of the kernel.
     fn nics(&self) -> impl Iterator<Item = (&Wire, &str)> {
-        self.wires().filter_map(|wire| match &wire.way {
-            Way::AfPacket(device) | Way::AfXdp(device) => Some((wire, device.as_str())),
-            _ => None,
-        })
+        self.wires().filter_map(|wire| Some((wire, wire.device()?)))
     }
 
     fn has_xdp(&self) -> bool {

@@ -149,6 +149,26 @@ impl Wire {
         (None, self.name.clone())
     }
 
+    /// Returns the network device, if the wire is one of the kernel's.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match &self.way {
+            Way::AfPacket(device) | Way::AfXdp(device) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// Returns a warning if the MTU of the wire's device is below the wire's.
+    #[must_use]
+    pub fn device_too_small(&self, device_mtu: u16) -> Option<String> {
+        let device = self.device().filter(|_| device_mtu < self.mtu)?;
+        Some(format!(
+            "its device takes packets of {device_mtu} bytes, and `mtu` is {}: longer packets are dropped as \
+             tx_too_long; run `ip link set {device} mtu {}`, or use mtu = {device_mtu}",
+            self.mtu, self.mtu
+        ))
+    }
+
     /// Returns the tunnel, if the wire is one.
     #[must_use]
     pub const fn tunnel(&self) -> Option<WireTunnel> {

@@ -73,6 +73,7 @@ pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     let mut all = warnings(of(Kind::Guest).chain(of(Kind::Wire)));
     all.extend(without_floating_address(view));
     all.extend(mtus(view));
+    all.extend(wire_mtus(view));
     all
 }
 
@@ -122,6 +123,15 @@ fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
                 vif.mtu, vif.mtu
             ),
         })
+    })
+}
+
+/// Returns a warning for each wire whose device takes less than the wire's `mtu`.
+fn wire_mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
+    view.objects.of_kind(Kind::Wire).filter_map(|owned| {
+        let Object::Wire(wire) = &owned.object else { return None };
+        let message = wire.device_too_small(view.port(&wire.name).mtu?)?;
+        Some(v1::Warning { object: owned.object.key().to_string(), message })
     })
 }
 

@@ -25,6 +25,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
             let mut warnings = config::warnings(&document.objects);
             warnings.extend(config::check_readers(&document, sandbox::lookup));
             warnings.extend(config::check_owners(&document, sandbox::lookup));
+            warnings.extend(config::check_wires(&document, config::device_mtu));
             if json {
                 let entry = |problem: &config::Problem| entry(&problem.at, &problem.message);
                 return print_json(&warnings.iter().map(entry).collect());
