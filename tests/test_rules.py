@@ -161,6 +161,17 @@ def test_police_and_rate_drop_what_is_too_much_and_let_the_rest_pass(lab):
         tcp_rate(a2, a1, A1.address, options=("-n", "4M"))
 
 
+def test_a_policed_tcp_stream_has_its_rate(lab):
+    """Without a burst in the file: the bucket holds what a stream loses while it waits for a retransmission."""
+    keys = {"a1": {"rate": {"mbps": 20}}}
+    host, a1, a2 = with_rules(lab, (10, "police:20", {"source": {"guest": "a2"}, "protocol": "tcp"}), keys=keys)
+    a1.expect_ping(A2.address)
+    for source, sink, address in (a1, a2, A2.address), (a2, a1, A1.address):
+        # The first half second's worth comes at once.
+        assert 0.9 * 20 < tcp_rate(source, sink, address, seconds=6) < 1.2 * 20
+    assert host.drops().get("rate_limited") and host.drops().get("policed")
+
+
 def test_rules_hold_across_hosts(lab):
     connect_hosts = lambda config, *remotes: tunnel_routes(config, "mpls-over-udp", *remotes)
     hosts, guests = two_hosts(lab, connect_hosts)

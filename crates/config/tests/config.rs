@@ -329,6 +329,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "guest \"mon0\" has no addresses to match",
     ),
     ("action = \"police:100\"", "action = \"police:fast\"", "the rate is in Mbit/s"),
+    ("action = \"police:100\"", "action = \"police:100:big\"", "the burst is in kilobytes"),
+    ("action = \"police:100\"", "action = \"police:100:63\"", "a burst below 64 kB"),
     ("action = \"reject\"", "action = \"deny\"", "\"deny\" is none of allow, drop, reject"),
     ("metrics = \"127.0.0.1:9101\"", "metrics = \"9101\"", "is not an address with port"),
     ("name = \"vm1\"", "name = \"../vm1\"", "can't be a name"),

@@ -33,9 +33,10 @@ pub(crate) struct Ids {
 
 pub(crate) fn policer(rate: Rate) -> MeterConfig {
     let bits_per_second = u64::from(rate.mbps) * 1_000_000;
-    // 10 ms, but always room for the largest send in the smallest segments, or for two of the largest in
-    // segments of the usual MTU.
-    let default = (bits_per_second / 8 / 100).max(192 * 1024);
+    // Half a second, because a TCP stream that lost the end of a window waits for 200 ms or more before it sends again,
+    // and what the bucket does not hold of this time is lost to it. Always room for the largest send in the smallest
+    // segments, or for two of the largest in segments of the usual MTU.
+    let default = (bits_per_second / 8 / 2).max(192 * 1024);
     let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
     MeterConfig { bits_per_second, burst_bytes }
 }
@@ -491,9 +492,8 @@ impl Compiler<'_> {
         let action = match &rule.action {
             RuleAction::End(end) => model::RuleAction::End(action(*end)),
             RuleAction::Mirror(name) => model::RuleAction::Modify(Modifier::Mirror(self.mirror(name))),
-            RuleAction::Police(mbps) => {
-                let rate = Rate { mbps: *mbps, burst_kb: None };
-                let meter = self.meter("rule", format!("{} {}", key.0, key.1), rate);
+            RuleAction::Police(rate) => {
+                let meter = self.meter("rule", format!("{} {}", key.0, key.1), *rate);
                 model::RuleAction::Modify(Modifier::Police(meter))
             }
         };

@@ -440,7 +440,7 @@ pub struct Rule {
     /// Destination port or range, as 80-443.
     #[prost(string, optional, tag = "6")]
     pub ports: ::core::option::Option<::prost::alloc::string::String>,
-    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS.
+    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS\[:BURST_KB\].
     #[prost(string, tag = "7")]
     pub action: ::prost::alloc::string::String,
 }

@@ -38,14 +38,18 @@ pub enum Role {
 names!(Role { Server = "server", Client = "client" });
 
 /// A policer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rate {
     /// Megabits per second.
     pub mbps: u32,
-    /// Burst, kilobytes. `None`: 10 ms at that rate, at least 192.
+    /// Burst, kilobytes. `None`: half a second at that rate, at least 192.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_kb: Option<u32>,
 }
+
+/// The least burst, kilobytes, and the reason.
+pub(super) const LEAST_BURST_KB: u32 = 64;
+pub(super) const BURST_TOO_SMALL: &str = "a burst below 64 kB stops large sends for good; use 192 or more";
 
 impl Value for Rate {
     const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
@@ -54,8 +58,8 @@ impl Value for Rate {
         if mbps == Some(0) {
             r.problem(Some("mbps"), "a rate of 0 lets nothing pass; remove the guest, or use a rule");
         }
-        if burst_kb.is_some_and(|kb: u32| kb < 64) {
-            r.problem(Some("burst_kb"), "a burst below 64 kB stops large sends for good; use 192 or more");
+        if burst_kb.is_some_and(|kb: u32| kb < LEAST_BURST_KB) {
+            r.problem(Some("burst_kb"), BURST_TOO_SMALL);
         }
         r.finish();
         Some(Self { mbps: mbps?, burst_kb })

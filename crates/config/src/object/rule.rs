@@ -1,5 +1,6 @@
 //! `[[rule]]`: security rules, and the values they share with `[[default]]`.
 
+use super::guest::{BURST_TOO_SMALL, LEAST_BURST_KB, Rate};
 use super::{Kind, Place, read_network};
 use crate::reader::Reader;
 use crate::tree::Node;
@@ -30,8 +31,8 @@ pub enum RuleAction {
     End(DefaultAction),
     /// Copy the packet to this guest, or to another host ([`super::Tunnel::of_mirror`]); the walk goes on.
     Mirror(String),
-    /// Drop the packet if it is over this rate in megabits per second; otherwise the walk goes on.
-    Police(u32),
+    /// Drop the packet if it is over this rate; otherwise the walk goes on.
+    Police(Rate),
 }
 
 impl fmt::Display for RuleAction {
@@ -39,7 +40,8 @@ impl fmt::Display for RuleAction {
         match self {
             Self::End(action) => action.fmt(f),
             Self::Mirror(guest) => write!(f, "mirror:{guest}"),
-            Self::Police(mbps) => write!(f, "police:{mbps}"),
+            Self::Police(Rate { mbps, burst_kb: None }) => write!(f, "police:{mbps}"),
+            Self::Police(Rate { mbps, burst_kb: Some(kb) }) => write!(f, "police:{mbps}:{kb}"),
         }
     }
 }
@@ -50,18 +52,26 @@ impl FromStr for RuleAction {
     fn from_str(s: &str) -> Result<Self, String> {
         match s.split_once(':') {
             Some(("mirror", guest)) if !guest.is_empty() => Ok(Self::Mirror(guest.to_owned())),
-            Some(("police", mbps)) => mbps
-                .parse()
-                .ok()
-                .filter(|mbps| *mbps > 0)
-                .map(Self::Police)
-                .ok_or_else(|| format!("\"{s}\": the rate is in Mbit/s, as in \"police:100\"")),
+            Some(("police", rate)) => police(rate).map(Self::Police).map_err(|why| format!("\"{s}\": {why}")),
             _ => s.parse().map(Self::End).map_err(|_| {
                 format!(
-                    "\"{s}\" is no action; use allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS"
+                    "\"{s}\" is no action; use allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS[:BURST_KB]"
                 )
             }),
         }
+    }
+}
+
+/// Reads `MBPS` or `MBPS:BURST_KB`.
+fn police(rate: &str) -> Result<Rate, &'static str> {
+    let (mbps, burst) = rate.split_once(':').map_or((rate, None), |(mbps, kb)| (mbps, Some(kb)));
+    let mbps = mbps.parse().ok().filter(|mbps| *mbps > 0);
+    let mbps = mbps.ok_or("the rate is in Mbit/s, as in \"police:100\"")?;
+    let burst_kb =
+        burst.map(|kb| kb.parse().map_err(|_| "the burst is in kilobytes, as in \"police:100:2000\""));
+    match burst_kb.transpose()? {
+        Some(kb) if kb < LEAST_BURST_KB => Err(BURST_TOO_SMALL),
+        burst_kb => Ok(Rate { mbps, burst_kb }),
     }
 }
 

@@ -108,7 +108,7 @@ impl DropReason {
                 "Connections from before the machine restarted, or of another path: `tcp_midstream = true` in the \
                  network takes them."
             }
-            Self::Policed => "Raise the rule's `police`.",
+            Self::Policed => "Raise the rule's `police`, or its burst: `police:MBPS:BURST_KB`.",
             Self::RateLimited => "Raise `rate`; if only large sends fail, its `burst_kb` is below 192.",
             Self::RoceNat => "Use verbs in networks without `[[nat]]`.",
             Self::FlowQuota | Self::FlowTableFull => {
