@@ -146,6 +146,18 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         unreachable
     }
 
+    fn is_silent(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        let is_silent = self.tables.is_silent(scope, addr);
+        if is_silent {
+            self.note(Step::Unreachable { scope, addr });
+        }
+        is_silent
+    }
+
+    fn any_is_silent(&self) -> bool {
+        self.tables.any_is_silent()
+    }
+
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
         let found = self.tables.path_mtu(remote);
         self.note(Step::Path { remote, found });

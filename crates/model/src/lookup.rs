@@ -67,6 +67,10 @@ pub trait Lookup {
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac>;
     /// Returns whether an unknown neighbour was asked and did not answer.
     fn is_unreachable(&self, scope: NeighbourScope, addr: IpAddr) -> bool;
+    /// Returns whether a neighbour of a wire was asked in vain and has not answered since.
+    fn is_silent(&self, scope: NeighbourScope, addr: IpAddr) -> bool;
+    /// Returns whether there is such a neighbour.
+    fn any_is_silent(&self) -> bool;
     /// Returns the path MTU to a tunnel's remote that routers of the underlay reported: bytes of the outer IP
     /// packet.
     fn path_mtu(&self, remote: IpAddr) -> Option<u16>;

@@ -48,7 +48,7 @@ pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: 
 ///
 /// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its
 /// member goes or a new one wins it, and every host with the same members makes the same choice. Tunnels
-/// behind a wire without a link win only among themselves.
+/// behind a wire without a link, or whose next hop does not answer ARP or ND, win only among themselves.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {
@@ -62,13 +62,13 @@ pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option
     None
 }
 
-/// Returns false for a tunnel behind a wire without a link, true for all other nexthops.
+/// Returns false for a tunnel behind a wire without a link, or whose next hop on the wire does not answer; true for all
+/// other nexthops.
 fn is_live<T: Lookup>(tables: &T, nexthop: &Nexthop) -> bool {
-    let all_up = || underlay(tables).all(|(_, wire)| !wire.is_down);
+    let all_work = || underlay(tables).all(|(_, wire)| !wire.is_down) && !tables.any_is_silent();
     match nexthop {
-        Nexthop::Tunnel(tunnel) if !all_up() => {
-            underlay_path(tables, tunnel.remote).is_none_or(|path| !path.is_down())
-        }
+        Nexthop::Tunnel(tunnel) if !all_work() => underlay_path(tables, tunnel.remote)
+            .is_none_or(|path| !path.is_down() && !tables.is_silent(path.scope(), path.hop)),
         _ => true,
     }
 }

@@ -158,6 +158,14 @@ impl Lookup for Tables {
         self.dynamic.is_unreachable(scope, addr)
     }
 
+    fn is_silent(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        self.dynamic.is_unreachable(scope, addr)
+    }
+
+    fn any_is_silent(&self) -> bool {
+        self.dynamic.any_is_silent()
+    }
+
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
         self.dynamic.path_mtu(remote)
     }

@@ -275,6 +275,12 @@ impl Lookup for Holes<'_> {
     fn neighbour(&self, scope: NeighbourScope, addr: IpAddr) -> Option<Mac> {
         self.maybe(self.tables.neighbour(scope, addr))
     }
+    fn is_silent(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        self.tables.is_silent(scope, addr) || self.rng.borrow_mut().percent(10)
+    }
+    fn any_is_silent(&self) -> bool {
+        self.rng.borrow_mut().percent(50)
+    }
     fn is_unreachable(&self, _: NeighbourScope, _: IpAddr) -> bool {
         self.rng.borrow_mut().percent(10)
     }

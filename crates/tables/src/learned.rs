@@ -4,8 +4,9 @@
 use crate::cells::Cell;
 use crate::config::{Config, Object};
 use crate::neighbours::Neighbours;
+use crate::resolver::{PROBES_PER_SCOPE, UNUSED};
 use imbl::OrdMap;
-use model::{BridgeTarget, Learn, PathMtu, Seconds, VifId, Vrf};
+use model::{BridgeTarget, Learn, NeighbourScope, PathMtu, Seconds, VifId, Vrf};
 use packet::Mac;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -103,6 +104,8 @@ pub(crate) struct Learned {
     pub macs: OrdMap<(Vrf, Mac), Arc<Known<BridgeTarget>>>,
     macs_of: OrdMap<(Vrf, Port), u32>,
     pub neighbours: Neighbours,
+    /// Neighbours of wires that were asked in vain and have not answered since, and when each was found to be silent.
+    pub silent: OrdMap<(NeighbourScope, IpAddr), Seconds>,
     /// Path MTUs to remotes, bytes, and when each was learned.
     pub paths: OrdMap<IpAddr, (u16, Seconds)>,
 }
@@ -201,6 +204,25 @@ impl Learned {
         Some(Cell::bridge(key.0, key.1))
     }
 
+    /// Records which neighbours of wires were asked in vain at `now`, and forgets those that answered, and those of
+    /// which nobody may have need any more. Returns the cell of a change.
+    pub fn follow_silence(&mut self, failed: &[(NeighbourScope, IpAddr)], now: Seconds) -> Option<Cell> {
+        let before = self.silent.clone();
+        let is_over =
+            |key, since: Seconds| self.neighbours.get(key).is_some() || now.saturating_sub(since) >= UNUSED;
+        let over: Vec<_> =
+            before.iter().filter(|(key, since)| is_over(*key, **since)).map(|(key, _)| *key).collect();
+        for key in &over {
+            self.silent.remove(key);
+        }
+        for key in failed {
+            if self.silent.len() < PROBES_PER_SCOPE && !self.silent.contains_key(key) {
+                self.silent.insert(*key, now);
+            }
+        }
+        (!self.silent.keys().eq(before.keys())).then_some(Cell::wires())
+    }
+
     /// Records the path MTU to a remote. Returns the cell of a change.
     pub fn enter_path(&mut self, found: &PathMtu, now: Seconds) -> Option<Cell> {
         let room = self.paths.len() < PATHS || self.paths.contains_key(&found.remote);
@@ -221,6 +243,11 @@ impl Learned {
 
     /// Removes entries of interfaces and networks that no longer exist; calls `touched` for their cells.
     pub fn retain(&mut self, config: &Config, mut touched: impl FnMut(Cell)) {
+        let is_gone = |scope: &NeighbourScope| matches!(scope, NeighbourScope::Wire(wire) if !config.has(Object::Vif(*wire)));
+        let gone: Vec<_> = self.silent.keys().filter(|(scope, _)| is_gone(scope)).copied().collect();
+        for key in &gone {
+            self.silent.remove(key);
+        }
         let gone = |vrf: Vrf, target: BridgeTarget| {
             !config.has(Object::Network(vrf))
                 || matches!(target, BridgeTarget::Vif(vif) if !config.has(Object::Vif(vif)))

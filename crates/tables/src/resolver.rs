@@ -36,6 +36,16 @@ pub enum Waiting {
     Full,
 }
 
+/// The result of a second's work.
+pub(crate) struct Advanced {
+    /// The neighbours to solicit now, each with whether it alone is asked.
+    pub solicit: Vec<(Key, bool)>,
+    /// Known neighbours that did not answer.
+    pub forget: Vec<Key>,
+    /// Neighbours of wires that were looked for, and now count as unreachable.
+    pub failed: Vec<Key>,
+}
+
 #[derive(Clone, Copy)]
 struct Probe {
     asked: u8,
@@ -134,11 +144,16 @@ impl Resolver {
         }
     }
 
-    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in order.
-    /// Returns the neighbours to solicit now, each with whether it alone is asked, and those of `stale` to
-    /// forget.
-    pub fn advance(&mut self, stale: &[Key], now: Seconds) -> (Vec<(Key, bool)>, Vec<Key>) {
-        let (mut solicit, mut forget) = (Vec::new(), Vec::new());
+    /// Advances the timers. `stale` are the known neighbours that are due to be asked again, in order; `silent` those of
+    /// wires that did not answer, which are asked again as long as that matters.
+    pub fn advance(&mut self, stale: &[Key], silent: &[Key], now: Seconds) -> Advanced {
+        let (mut solicit, mut forget, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for key in silent {
+            self.probes.entry(*key).or_insert_with(|| {
+                solicit.push((*key, false));
+                Probe { asked: 1, at: now, asker: None }
+            });
+        }
         for key in stale {
             self.probes.entry(*key).or_insert_with(|| {
                 solicit.push((*key, true));
@@ -167,10 +182,12 @@ impl Resolver {
             // A known neighbour may have moved: the next packet makes us ask everybody.
             if probe.asker.is_none() {
                 forget.push(*key);
+            } else if matches!(key.0, NeighbourScope::Wire(_)) {
+                failed.push(*key);
             }
             probe.asker.is_some()
         });
-        (solicit, forget)
+        Advanced { solicit, forget, failed }
     }
 
     /// Returns the neighbours being asked, for display.

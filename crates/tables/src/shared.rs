@@ -6,7 +6,7 @@ use crate::flow::{FlowLimits, Flows};
 use crate::learned::{Learned, MAC_AGE};
 use crate::neighbours::{Key, Told};
 use crate::rcu::{Rcu, Reader, Writer};
-use crate::resolver::{Resolver, STALE, UNUSED, Waiting};
+use crate::resolver::{Advanced, Resolver, STALE, UNUSED, Waiting};
 use crate::snapshot::Snapshot;
 use arrayvec::ArrayVec;
 use executor::{LearnedMac, NeighbourInfo};
@@ -344,11 +344,15 @@ impl Shared {
                 forget.push(*key);
             }
         }
-        let (solicit, silent) = lock(&self.resolver).advance(&stale, now);
-        forget.extend(silent);
-        if !forget.is_empty() {
+        let silent: Vec<_> = self.snapshot().learned.silent.keys().copied().collect();
+        let Advanced { solicit, forget: gone, failed } = lock(&self.resolver).advance(&stale, &silent, now);
+        forget.extend(gone);
+        if !forget.is_empty() || !failed.is_empty() || !silent.is_empty() {
             self.relearn(self.rcu.write(), |_, learned| {
-                forget.iter().filter_map(|key| learned.neighbours.forget(key)).collect()
+                let forgotten = forget.iter().filter_map(|key| learned.neighbours.forget(key));
+                let mut cells: Vec<_> = forgotten.collect();
+                cells.extend(learned.follow_silence(&failed, now));
+                cells
             });
         }
         let question = |((scope, addr), alone): (Key, bool)| {

@@ -279,6 +279,17 @@ impl Lookup for View<'_> {
         self.unreachable.is_some_and(|unreachable| unreachable(scope, addr))
     }
 
+    fn is_silent(&self, scope: NeighbourScope, addr: IpAddr) -> bool {
+        // A change of any of these neighbours touches the cell of the wires.
+        self.depend(Cell::wires());
+        self.snapshot.learned.silent.contains_key(&(scope, addr))
+    }
+
+    fn any_is_silent(&self) -> bool {
+        self.depend(Cell::wires());
+        !self.snapshot.learned.silent.is_empty()
+    }
+
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
         self.depend(Cell::remote(remote));
         self.snapshot.learned.paths.get(&remote).map(|(mtu, _)| *mtu)

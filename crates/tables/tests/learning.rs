@@ -377,3 +377,35 @@ fn neighbours_asked_for_are_bounded_for_each_asker_and_in_all() {
     }
     assert_eq!(asked(&answers(3, 9)), PROBES_PER_ASKER + SPARE_QUESTIONS as usize);
 }
+
+#[test]
+fn a_neighbour_of_a_wire_that_does_not_answer_is_silent_until_it_does() {
+    const WIRE: VifId = VifId(3);
+    const UNDERLAY: NeighbourScope = NeighbourScope::Wire(WIRE);
+    let shared = shared();
+    shared.apply(&[Change::PutVif(Vif::new(WIRE, "up0", VifKind::Wire))]).expect("valid");
+    let look = || {
+        let snapshot = shared.snapshot();
+        let view = snapshot.view(shared.flows(), 0);
+        let silent = [1, 2].map(|n| view.is_silent(UNDERLAY, addr(n)));
+        assert_eq!(view.any_is_silent(), silent.contains(&true));
+        (silent, view.deps())
+    };
+    let (silent, before) = look();
+    let stamp = shared.snapshot().epoch();
+    assert_eq!(silent, [false, false]);
+    assert_eq!(shared.wait_for(UNDERLAY, addr(1), ASKER, 10), Waiting::Solicit);
+    assert_eq!(shared.wait_for(SCOPE, addr(2), ASKER, 10), Waiting::Solicit);
+    (11..13).for_each(|now| drop(shared.pending_solicitations(now)));
+    assert!(!look().0[0] && shared.still_valid(&before, stamp), "asked three times at most");
+    (13..15).for_each(|now| drop(shared.pending_solicitations(now)));
+    assert_eq!(look().0, [true, false]);
+    assert!(!shared.still_valid(&before, stamp), "decisions are made anew");
+    // It is asked again although no packet needs it.
+    let asked: usize = (15..30).map(|now| shared.pending_solicitations(now).len()).sum();
+    assert!((2..=6).contains(&asked), "{asked}");
+    let answer = NeighbourFound { scope: UNDERLAY, addr: addr(1), mac: mac(1) };
+    shared.neighbour(&shared.snapshot(), &answer, WIRE, 30);
+    let _ = shared.pending_solicitations(31);
+    assert_eq!(look().0, [false, false]);
+}

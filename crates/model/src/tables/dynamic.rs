@@ -50,6 +50,10 @@ impl Dynamic {
         self.unreachable.contains(&(scope, addr))
     }
 
+    pub(super) fn any_is_silent(&self) -> bool {
+        self.unreachable.iter().any(|(scope, _)| matches!(scope, NeighbourScope::Wire(_)))
+    }
+
     pub(super) fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
         self.paths.get(&remote).map(|(mtu, _)| *mtu)
     }
