@@ -120,7 +120,7 @@ def test_ucx_finds_roce_v2_by_itself(lab, host, trees):
     shown = program.text()
     assert re.search(r"Transport: rc_verbs\s+#\s+Device: viaduct0:1", shown), shown
     assert re.search(r"Transport: ud_verbs\s+#\s+Device: viaduct0:1", shown), shown
-    assert "viaduct0:1 using gid_index 1" in shown
+    assert "viaduct0:1 using gid_index 0" in shown
     # The network device, by the GID's attribute.
     assert "viaduct0:1 (tapa1)" in shown
 
@@ -159,7 +159,7 @@ def test_a_mounted_tree_follows(lab, host):
     host.start()
     config.entry("guest", "a2")["addresses"] = ["10.1.1.8"]
     host.apply(config)
-    eventually(lambda: (seen(gid(1)), seen(gid(2))) == (mapped("10.1.1.8"), None), "GIDs of the next daemon")
+    eventually(lambda: (seen(gid(1)), seen(gid(3))) == (mapped("10.1.1.8"), None), "GIDs of the next daemon")
     host.apply(config.without("guest", name="a1"))
     eventually(lambda: seen("infiniband/viaduct0/node_type") is None, "the end of a1")
     assert seen("infiniband/viaduct1/node_type") == "1: CA"

@@ -123,7 +123,7 @@ mod tests {
     fn gids_are_the_guests_addresses() {
         let spec = spec("rdma = \"job\"").unwrap();
         let gids: Vec<String> = spec.adapter.gids().iter().map(ToString::to_string).collect();
-        assert_eq!(gids, ["fe80::ff:fe00:1", "::ffff:10.1.1.1", "fd00:1::1"]);
+        assert_eq!(gids, ["::ffff:10.1.1.1", "::ffff:10.1.1.1", "fd00:1::1", "fe80::ff:fe00:1"]);
         assert_eq!(spec.socket, Path::new("/run/x/rdma/job"));
         assert!(self::spec("").is_none());
     }

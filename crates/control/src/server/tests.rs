@@ -281,7 +281,7 @@ async fn verbs_devices_are_listed() {
         let names: Vec<_> = devices.iter().map(|d| (&*d.name, &*d.guest, &*d.network, d.clients)).collect();
         // Both from the configuration and from the device itself.
         assert_eq!(names, [("vm3.0", "vm3", "blue", 2), ("hpc1", "hpc1", "blue", 0)]);
-        assert_eq!(devices[0].gids, ["fe80::ff:fe00:3", "::ffff:10.1.1.3"]);
+        assert_eq!(devices[0].gids, ["::ffff:10.1.1.3", "::ffff:10.1.1.3", "fe80::ff:fe00:3"]);
         assert_eq!(devices[0].limits.unwrap().qps, Some(9));
         assert_eq!(devices[0].socket, dir.path().join("rdma/vm3.0").display().to_string());
         let one = client.rdma(request(RdmaTable::Device, Some("hpc1"))).await.unwrap().into_inner();

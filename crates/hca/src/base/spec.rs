@@ -37,21 +37,28 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Returns the GIDs: first the link-local address derived from the MAC (RFC 4291, appendix A), then the
-    /// addresses, IPv4 ones mapped.
+    /// Returns the GIDs: the addresses, IPv4 ones mapped, with the first one twice, then the link-local address derived
+    /// from the MAC (RFC 4291, appendix A). Programs take index 0 if nobody tells them another, and a link-local address
+    /// does not leave the host.
     #[must_use]
     pub fn gids(&self) -> Vec<Ipv6Addr> {
+        let addresses = self.mapped();
+        let first = addresses.first().copied();
+        first.into_iter().chain(addresses).chain([Mac(self.mac).link_local()]).collect()
+    }
+
+    fn mapped(&self) -> Vec<Ipv6Addr> {
         let mapped = |address: &IpAddr| match address {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => *v6,
         };
-        std::iter::once(Mac(self.mac).link_local()).chain(self.addresses.iter().map(mapped)).collect()
+        self.addresses.iter().map(mapped).collect()
     }
 
     /// Returns an address of this device and one of the other device, both of the same IP version.
     pub(crate) fn pair(&self, other: &Self) -> Option<(Ipv6Addr, Ipv6Addr)> {
-        let (own, others) = (self.gids(), other.gids());
-        let pairs = own.iter().skip(1).flat_map(|a| others.iter().skip(1).map(move |b| (*a, *b)));
+        let (own, others) = (self.mapped(), other.mapped());
+        let pairs = own.iter().flat_map(|a| others.iter().map(move |b| (*a, *b)));
         pairs.into_iter().find(|(a, b)| a.to_ipv4_mapped().is_some() == b.to_ipv4_mapped().is_some())
     }
 

@@ -74,8 +74,12 @@ fn put(tree: &mut Tree, at: &Path, text: &str) {
 fn add_device(tree: &mut Tree, name: &str, device: &RdmaDevice, version: &str) {
     let dir = Path::new("class/infiniband").join(name);
     let gids: Vec<Ipv6Addr> = device.gids.iter().filter_map(|gid| gid.parse().ok()).collect();
-    // The interface identifier of the first GID (RFC 4291, appendix A).
-    let guid = gids.first().map(|gid| groups(&gid.segments()[4..])).unwrap_or_default();
+    // The interface identifier of the link-local GID (RFC 4291, appendix A).
+    let guid = gids
+        .iter()
+        .find(|gid| gid.is_unicast_link_local())
+        .map(|gid| groups(&gid.segments()[4..]))
+        .unwrap_or_default();
     for (file, text) in [
         ("node_type", "1: CA"),
         ("node_guid", &guid),
@@ -157,7 +161,7 @@ mod tests {
         let counter = |(name, value): (&str, u64)| RdmaCounter { name: name.to_owned(), value };
         RdmaDevice {
             guest: guest.to_owned(),
-            gids: ["fe80::ff:fe00:1", "::ffff:10.1.1.1"].map(str::to_owned).to_vec(),
+            gids: ["::ffff:10.1.1.1", "::ffff:10.1.1.1", "fe80::ff:fe00:1"].map(str::to_owned).to_vec(),
             net_device: Some("tap7".to_owned()),
             counters: [("sent_bytes", 4096), ("rcvd_pkts_malformed", 2), ("rx_icrc_encapsulated", 3)]
                 .map(counter)
@@ -178,12 +182,15 @@ mod tests {
         let tree = tree([Some(&device("c1"))].into_iter(), "1.2");
         let of = |file: &str| text(&tree, &format!("infiniband/viaduct0/{file}"));
         assert_eq!((of("node_guid"), of("node_desc")), ("0000:00ff:fe00:0001".to_owned(), "c1".to_owned()));
-        assert_eq!(of("ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a01:0101");
+        for index in 0..2 {
+            assert_eq!(of(&format!("ports/1/gids/{index}")), "0000:0000:0000:0000:0000:ffff:0a01:0101");
+        }
+        assert_eq!(of("ports/1/gids/2"), "fe80:0000:0000:0000:0000:00ff:fe00:0001");
         assert_eq!(
             (of("ports/1/gid_attrs/types/1"), of("ports/1/gid_attrs/ndevs/1")),
             ("RoCE v2".to_owned(), "tap7".to_owned())
         );
-        assert!(!tree.contains_key(Path::new("class/infiniband/viaduct0/ports/1/gids/2")));
+        assert!(!tree.contains_key(Path::new("class/infiniband/viaduct0/ports/1/gids/3")));
     }
 
     #[test]
