@@ -246,6 +246,9 @@ def test_gc_removes_what_is_not_valid_in_its_network_alone(runtime):
         runtime.call("ADD", config(), container=container)
     red = {key: value for key, value in RED.items() if key != "capabilities"}
     runtime.call("ADD", red, container="c3", ifname="net1")
+    with pytest.raises(Refused, match="valid-attachments is missing"):
+        runtime.call("GC", config())
+    assert interfaces(runtime, "c1") == {"eth0"}, "nothing goes without a list"
     valid = [{"containerID": "c1", "ifname": "eth0"}, {"containerID": "c2", "ifname": "eth1"}]
     runtime.call("GC", config(**{"cni.dev/valid-attachments": valid}))
     assert interfaces(runtime, "c1") == {"eth0"}

@@ -64,9 +64,12 @@ impl Daemon {
         }))
     }
 
-    pub(crate) fn has_network(&mut self, name: &str) -> Result<bool, Error> {
+    pub(crate) fn network(&mut self, name: &str) -> Result<Option<v1::Network>, Error> {
         let objects = self.objects(Kind::Network)?;
-        Ok(objects.iter().any(|object| matches!(object, One::Network(network) if network.name == name)))
+        Ok(objects.into_iter().find_map(|object| match object {
+            One::Network(network) if network.name == name => Some(network),
+            _ => None,
+        }))
     }
 
     /// Checks that packets can flow by the interface of this name. The error says why they can't.

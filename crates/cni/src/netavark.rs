@@ -111,17 +111,34 @@ fn create(input: &[u8]) -> Result<Value, Error> {
             "give it a --subnet, and a --gateway that the Viaduct network has".to_owned(),
         ));
     }
-    if !Daemon::connect(&settings.run_dir)?.has_network(&settings.guest.network)? {
-        return Err(Error::Config(format!(
-            "viaductd has no network \"{0}\"; add it first (viaduct network add {0} ...), or use --opt network=",
-            settings.guest.network
-        )));
-    }
+    let name = &settings.guest.network;
+    let there = Daemon::connect(&settings.run_dir)?.network(name)?.ok_or_else(|| {
+        Error::Config(format!(
+            "viaductd has no network \"{name}\"; add it first (viaduct network add {name} ...), or use --opt network="
+        ))
+    })?;
+    subnets.iter().try_for_each(|subnet| check_subnet(&subnet.subnet, name, &there.gateways))?;
     text["ipv6_enabled"] = subnets.iter().any(|subnet| subnet.subnet.addr().is_ipv6()).into();
     // Netavark's DNS server would have to be in the Viaduct network.
     text["dns_enabled"] = false.into();
     text["ipam_options"]["driver"] = "host-local".into();
     Ok(text)
+}
+
+/// Checks that a subnet lies in one of the network's, which are those of its gateways. A network without gateways of
+/// this IP version may have any: its router is somewhere else.
+fn check_subnet(subnet: &IpNet, name: &str, gateways: &[String]) -> Result<(), Error> {
+    let is_v4 = subnet.addr().is_ipv4();
+    let there: Vec<IpNet> = gateways.iter().filter_map(|net| net.parse().ok()).collect();
+    let mut there = there.into_iter().filter(|net| net.addr().is_ipv4() == is_v4).peekable();
+    if there.peek().is_none() || there.clone().any(|net| net.contains(subnet)) {
+        return Ok(());
+    }
+    let there: Vec<String> = there.map(|net| net.trunc().to_string()).collect();
+    Err(Error::Config(format!(
+        "--subnet {subnet} is not in viaductd's network \"{name}\", which has {}: nobody would answer there",
+        there.join(" and ")
+    )))
 }
 
 fn setup(netns: &str, request: &Request) -> Result<Value, Error> {
@@ -243,5 +260,29 @@ impl Settings {
     fn clear(&self, it: &Attachment) -> Result<(), Error> {
         detach(&self.run_dir, &self.records, it)?;
         self.records.remove(it)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subnet_lies_in_the_network() {
+        let check = |subnet: &str, gateways: &[&str]| {
+            let gateways: Vec<String> = gateways.iter().map(|net| (*net).to_owned()).collect();
+            check_subnet(&subnet.parse().unwrap(), "blue", &gateways).map_err(|e| e.to_string())
+        };
+        let there = ["10.1.1.254/24", "fd00:1::ffff/64"];
+        for good in ["10.1.1.0/24", "10.1.1.128/25", "fd00:1::/64"] {
+            assert_eq!(check(good, &there), Ok(()), "{good}");
+        }
+        assert_eq!(check("10.9.9.0/24", &there[1..]), Ok(()), "a router of its own");
+        for bad in ["10.9.9.0/24", "10.1.0.0/16", "fd00:2::/64"] {
+            let said = check(bad, &there).unwrap_err();
+            assert!(said.contains(bad) && said.contains("network \"blue\", which has "), "{said}");
+        }
+        assert!(check("10.9.9.0/24", &there).unwrap_err().contains("10.1.1.0/24"));
     }
 }

@@ -143,17 +143,21 @@ fn check_guest(daemon: &mut Daemon, call: &Call<'_>, interface: &interface::Inte
 /// Checks that containers can be attached.
 pub(super) fn status(config: &Config) -> Result<(), Error> {
     let network = &config.guest.network;
-    if !Daemon::connect(&config.run_dir)?.has_network(network)? {
+    if Daemon::connect(&config.run_dir)?.network(network)?.is_none() {
         return Err(Error::Refused(format!("there is no network \"{network}\"")));
     }
     let ipam = config.ipam.as_deref().map(|name| Delegate::find(name, config)).transpose()?;
     ipam.map_or(Ok(()), |ipam| ipam.call("STATUS", None).map(drop))
 }
 
-/// Removes what is left of attachments to this network that the runtime does not know. Goes on after errors.
+/// Removes what is left of attachments to this network that the runtime does not know. Goes on after errors. A runtime
+/// that names none, not even by an empty list, is wrong: everything would go.
 pub(super) fn gc(config: &Config) -> Result<(), Error> {
+    let valid = config.valid.as_deref().ok_or_else(|| {
+        Error::Config("cni.dev/valid-attachments is missing: it names the attachments to keep".to_owned())
+    })?;
     let known = |it: &Attachment| {
-        config.valid.iter().any(|valid| (&valid.container, &valid.ifname) == (&it.container, &it.ifname))
+        valid.iter().any(|valid| (&valid.container, &valid.ifname) == (&it.container, &it.ifname))
     };
     let mut errors = Vec::new();
     for it in Records::new(config.data_dir.clone()).of(&config.name)?.into_iter().filter(|it| !known(it)) {

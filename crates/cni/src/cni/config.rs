@@ -26,7 +26,8 @@ pub(super) struct Config {
     pub mac: Option<String>,
     pub run_dir: PathBuf,
     pub data_dir: PathBuf,
-    pub valid: Vec<Valid>,
+    /// The attachments that the garbage collection must keep; `None` without the key, which other commands lack.
+    pub valid: Option<Vec<Valid>>,
     /// The configuration as it was sent, for other plug-ins.
     pub text: Vec<u8>,
 }
@@ -106,7 +107,7 @@ impl Config {
             mac: raw.runtime_config.and_then(|config| config.mac).filter(|mac| !mac.is_empty()),
             run_dir: raw.run_dir.unwrap_or_else(|| api::RUN_DIR.into()),
             data_dir: raw.data_dir.unwrap_or_else(|| DATA_DIR.into()),
-            valid: raw.valid.or(raw.attachments).unwrap_or_default(),
+            valid: raw.valid.or(raw.attachments),
             name: raw.name,
             text: input.to_owned(),
         })
@@ -145,7 +146,7 @@ mod tests {
             let text = format!(
                 r#"{{"cniVersion":"1.1.0","name":"n","cni.dev/{key}":[{{"containerID":"c","ifname":"eth0"}}]}}"#
             );
-            assert_eq!(Config::read(text.as_bytes()).unwrap().valid.len(), 1);
+            assert_eq!(Config::read(text.as_bytes()).unwrap().valid.unwrap().len(), 1);
         }
     }
 }
