@@ -254,10 +254,27 @@ pub struct NatArgs {
     pub outside_network: String,
 }
 
+/// The network of an object that has no other name.
+#[derive(Args)]
+pub struct OfNetwork {
+    #[arg(id = "of", value_name = "NETWORK", required_unless_present = "network")]
+    #[arg(add = ArgValueCandidates::new(complete::networks))]
+    of: Option<String>,
+    /// The same as NETWORK
+    #[arg(long, value_name = "NETWORK", conflicts_with = "of", add = ArgValueCandidates::new(complete::networks))]
+    network: Option<String>,
+}
+
+impl OfNetwork {
+    pub fn name(self) -> String {
+        self.of.or(self.network).unwrap_or_default()
+    }
+}
+
 #[derive(Args)]
 pub struct FloodArgs {
-    #[arg(add = ArgValueCandidates::new(complete::networks))]
-    pub network: String,
+    #[command(flatten)]
+    pub network: OfNetwork,
     /// vxlan:REMOTE:VNI; may be repeated
     #[arg(long, required = true, value_name = "TARGET")]
     pub to: Vec<String>,
@@ -265,8 +282,8 @@ pub struct FloodArgs {
 
 #[derive(Args)]
 pub struct DefaultArgs {
-    #[arg(add = ArgValueCandidates::new(complete::networks))]
-    pub network: String,
+    #[command(flatten)]
+    pub network: OfNetwork,
     /// allow, drop or reject
     #[arg(long)]
     pub action: String,

@@ -149,7 +149,6 @@ fn interfaces(vifs: &[v1::VifEntry]) -> String {
         ("RX-DROP", "rx_drops"),
         ("TX-DROP", "tx_drops"),
         ("FLOWS", "flows"),
-        ("FEATURES", "features"),
     ];
     table(&vifs.iter().map(row).collect::<Vec<_>>(), columns)
 }

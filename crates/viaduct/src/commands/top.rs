@@ -1,7 +1,7 @@
 //! top: status, live.
 
 use super::{Context, statistics};
-use crate::client::Failure;
+use crate::client::{Failure, connect};
 use crate::output::scaled;
 use api::v1::{StatusReply, StatusRequest, VifEntry, WorkerStats};
 use ratatui::Frame;
@@ -50,13 +50,25 @@ async fn status(on: &mut Context) -> Result<StatusReply, Failure> {
     Ok(on.client.status(StatusRequest {}).await?.into_inner())
 }
 
+/// Asks the daemon, or the one that has replaced it.
+async fn again(on: &mut Context) -> Result<StatusReply, Failure> {
+    match status(on).await {
+        Err(Failure::NoDaemon(_)) => {
+            on.client = connect(&on.run_dir).await?;
+            status(on).await
+        }
+        other => other,
+    }
+}
+
 async fn live(
     on: &mut Context,
     terminal: &mut ratatui::DefaultTerminal,
     first: StatusReply,
 ) -> Result<(), Failure> {
     let mut taken = Instant::now();
-    let mut screen = Screen { before: first.clone(), now: first, seconds: PERIOD.as_secs_f64() };
+    let seconds = PERIOD.as_secs_f64();
+    let mut screen = Screen { before: first.clone(), now: first, seconds, is_away: false };
     let mut view = View::default();
     while !view.quits {
         terminal.draw(|frame| draw(frame, &screen, &mut view))?;
@@ -68,10 +80,15 @@ async fn live(
         }
         let seconds = taken.elapsed().as_secs_f64();
         taken = Instant::now();
-        let now = status(on).await?;
-        if !view.holds {
-            let before = std::mem::replace(&mut screen.now, now);
-            screen = Screen { before, seconds, ..screen };
+        match again(on).await {
+            Ok(now) if !view.holds => {
+                // A new daemon counts from what the last one left.
+                let before = std::mem::replace(&mut screen.now, now);
+                screen = Screen { before, seconds, is_away: false, ..screen };
+            }
+            Ok(_) => screen.is_away = false,
+            Err(Failure::NoDaemon(_)) => screen.is_away = true,
+            Err(e) => return Err(e),
         }
     }
     Ok(())
@@ -82,6 +99,8 @@ struct Screen {
     before: StatusReply,
     now: StatusReply,
     seconds: f64,
+    /// Whether no daemon answers at present.
+    is_away: bool,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -190,8 +209,13 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, view: &mut View) {
         Constraint::Length(rows(screen.now.reasons.len())),
     ]);
     let [head, vifs, workers, drops] = areas.areas(frame.area());
-    let hint = if view.holds { "held: space goes on" } else { "? for help" };
-    let text = format!("{}   ({hint})", statistics::headline(&screen.now));
+    let hint = match (screen.is_away, view.holds) {
+        (true, _) => "no daemon answers; asking again",
+        (false, true) => "held: space goes on",
+        (false, false) => "? for help",
+    };
+    // In front, where a narrow terminal does not cut it off.
+    let text = format!("({hint})   {}", statistics::headline(&screen.now));
     frame.render_widget(Paragraph::new(text).bold(), head);
     frame.render_widget(interfaces(screen, view, vifs), vifs);
     frame.render_widget(workers_table(screen), workers);
@@ -299,6 +323,7 @@ mod tests {
             before: state([0; 30], worker(0, 0, 0)),
             now: state(rates, worker(250, 250, 500)),
             seconds: 1.0,
+            is_away: false,
         }
     }
 

@@ -139,11 +139,11 @@ pub fn nat(network: String, args: NatArgs) -> Vec<Object> {
 }
 
 pub fn flood(args: FloodArgs) -> Result<Vec<Object>, Failure> {
-    Ok(vec![Object::Flood(v1::Flood { network: args.network, to: all_to(&args.to)? })])
+    Ok(vec![Object::Flood(v1::Flood { network: args.network.name(), to: all_to(&args.to)? })])
 }
 
 pub fn default(args: DefaultArgs) -> Vec<Object> {
-    vec![Object::Default(v1::Default { network: args.network, action: args.action })]
+    vec![Object::Default(v1::Default { network: args.network.name(), action: args.action })]
 }
 
 /// Makes a rule. Each end is the guest of that name, if there is one, or a prefix.
