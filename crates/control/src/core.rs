@@ -269,8 +269,12 @@ impl Core {
             match next.get(&key) {
                 Some(old) if old.object == object => continue,
                 Some(old) => {
+                    let advice = match old.owner {
+                        Owner::File => "change it in the host's file, and apply that",
+                        _ => "remove it first",
+                    };
                     return Err(Error::Conflict(format!(
-                        "{key} is there already (owner {}) and differs; remove it first",
+                        "{key} is there already (owner {}) and differs; {advice}",
                         old.owner.name()
                     )));
                 }

@@ -181,6 +181,11 @@ fn read_table(r: &mut Reader<'_>) -> Option<Target> {
             }
             targets.push(Target::Tunnel(Tunnel { kind, remote: remote?, id: id?, mac }));
         }
+        // A wrong tunnel is a problem by itself; its keys are known.
+        None if r.has("tunnel") => {
+            let _ = tunnel_key(r);
+            return None;
+        }
         None if tunnel_key(r).is_some() || label.is_some() || vni.is_some() || mac.is_some() => {
             r.problem(None, "`tunnel` is missing: mpls-over-udp, mpls-over-gre or vxlan");
             return None;

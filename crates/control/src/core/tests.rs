@@ -433,7 +433,17 @@ fn owners_keep_what_is_theirs() {
     assert!(said.contains("belongs to api"), "{said}");
     let other = config::parse_objects(&ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }")).unwrap();
     let said = bench.core.add(Owner::Api, other).unwrap_err().to_string();
-    assert!(said.contains("is there already"), "{said}");
+    assert!(said.contains("is there already (owner api)") && said.contains("remove it first"), "{said}");
+    let guest = config::parse_objects(&FILE.replace("[host]\nname = \"a\"\n", "")).unwrap();
+    let guest = guest.into_iter().find_map(|object| match object {
+        config::Object::Guest(mut guest) => {
+            guest.mtu = Some(1400);
+            Some(config::Object::Guest(guest))
+        }
+        _ => None,
+    });
+    let said = bench.core.add(Owner::Api, guest.into_iter().collect()).unwrap_err().to_string();
+    assert!(said.contains("(owner file)") && said.contains("change it in the host's file"), "{said}");
     assert!(bench.core.remove(Owner::File, &[key]).unwrap_err().to_string().contains("belongs to api"));
 }
 

@@ -51,7 +51,8 @@ fn attach(tap: BorrowedFd<'_>, name: &str, first: bool, offload: bool) -> io::Re
     unsafe {
         sys::ioctl(tap, libc::TUNSETIFF, &mut request).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) if first => io::Error::other(format!(
-                "there is a device {name} already: remove it (`ip link del {name}`), or end the process that has it"
+                "there is a device {name} already: choose another name, unless it is a tap of which nobody has need \
+                 (`ip tuntap` lists taps; then remove it, `ip link del {name}`, or end the process that has it)"
             )),
             _ => error,
         })?;
