@@ -112,12 +112,7 @@ impl Heritage {
             late: vec![Late { counter: flow.counter, known, removed: now }],
         });
         self.departed.truncate(MOST - 1);
-        self.departed.push_front(Departed {
-            port: flow.port,
-            matching: flow.matching,
-            share,
-            removed: now,
-        });
+        self.departed.push_front(Departed { port: flow.port, matching: flow.matching, share, removed: now });
     }
 
     /// Gives a new flow the counts of removed flows whose packets it might match.

@@ -158,7 +158,7 @@ fn a_fragment_of_an_echo_request_is_answered_by_one() {
             let fragment = |a, b, body: &[u8]| match a {
                 IpAddr::V4(_) => {
                     let mut packet = ip(a, b, protocol, body);
-                    let field = offset / 8 | if more { 0x2000 } else { 0 };
+                    let field = (offset / 8) | if more { 0x2000 } else { 0 };
                     packet[4..8].copy_from_slice(&[1, 2, (field >> 8) as u8, field as u8]);
                     packet[10..12].fill(0);
                     let sum = checksum::sum(&packet[..20]).finish();
