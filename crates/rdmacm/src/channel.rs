@@ -1,18 +1,17 @@
 //! Event channels. A channel's descriptor is an epoll of others: the sockets to which devices write events, and one
 //! that is readable if events were read from there but not delivered yet.
 
-use crate::abi::EventChannel;
+use crate::abi::{EventChannel, event as kind};
 use crate::device::{self, Device, lock};
 use crate::error::{self, Errno};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll};
 use rustix::fs::OFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs::cm::{CmEvent, CmRequest};
-use uverbs::{Connection, SocketError, Stream};
+use uverbs::{Connection, SocketError};
 
 /// A channel. C sees its first member.
 #[repr(C)]
@@ -20,62 +19,51 @@ use uverbs::{Connection, SocketError, Stream};
 pub struct Channel {
     public: EventChannel,
     epoll: OwnedFd,
-    /// The channel's number at each device, by the device's tag.
-    handles: BTreeMap<u32, u32>,
     waiting: Mutex<Waiting>,
     is_destroyed: AtomicBool,
+}
+
+/// The channel at a device.
+#[derive(Debug)]
+struct There {
+    device: &'static Device,
+    handle: u32,
+    socket: Connection,
 }
 
 /// Events that were not delivered yet.
 #[derive(Debug)]
 struct Waiting {
-    /// The sockets from which events come: one for all devices that accept a descriptor of it, and one for each other
-    /// device.
-    sockets: Vec<Connection>,
+    /// The devices of the channel's identifiers, from which events come.
+    devices: Vec<There>,
     /// Events that were read from a socket.
     read: VecDeque<CmEvent>,
     /// Readable while `read` is not empty.
     is_read: OwnedFd,
 }
 
+#[derive(Debug)]
+pub enum Taken {
+    Event(CmEvent),
+    Nothing,
+    /// A device's events have ended.
+    Ended(&'static Device),
+}
+
 impl Channel {
-    /// Creates a channel at all devices.
+    /// Creates a channel, if there are devices.
     pub fn create() -> Result<*mut EventChannel, Errno> {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        if !device::any() {
+            return Err(Errno(libc::ENODEV));
+        }
         let is_read = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let (mut handles, mut sockets) = (BTreeMap::new(), Vec::new());
-        let (mut failed, mut is_used) = (Errno(libc::ENODEV), false);
-        for device in device::all() {
-            match device.create_channel(theirs.as_fd()) {
-                Ok((handle, own)) => {
-                    handles.insert(device.tag, handle);
-                    is_used |= own.is_none();
-                    sockets.extend(own.map(|own| Connection::Stream(Stream::new(own))));
-                }
-                Err(error) => failed = error,
-            }
-        }
-        if handles.is_empty() {
-            return Err(failed);
-        }
-        sockets.extend(is_used.then(|| Connection::new(ours)));
-        for descriptor in sockets.iter().map(AsFd::as_fd).chain([is_read.as_fd()]) {
-            epoll::add(&epoll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        }
-        let waiting = Mutex::new(Waiting { sockets, read: VecDeque::new(), is_read });
+        epoll::add(&epoll, &is_read, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        let waiting = Mutex::new(Waiting { devices: Vec::new(), read: VecDeque::new(), is_read });
         let public = EventChannel { fd: epoll.as_raw_fd() };
-        Ok(Arc::into_raw(Arc::new(Self {
-            public,
-            epoll,
-            handles,
-            waiting,
-            is_destroyed: AtomicBool::new(false),
-        }))
-        .cast_mut()
-        .cast())
+        Ok(Arc::into_raw(Arc::new(Self { public, epoll, waiting, is_destroyed: AtomicBool::new(false) }))
+            .cast_mut()
+            .cast())
     }
 
     /// Returns the channel behind C's pointer. It stays while it is used, even if it is destroyed meanwhile:
@@ -106,10 +94,10 @@ impl Channel {
         // SAFETY: the caller's promise.
         let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
         channel.is_destroyed.store(true, Ordering::Release);
-        for device in device::all() {
-            if let Some(handle) = channel.handles.get(&device.tag) {
-                let _ = device.order(CmRequest::DestroyChannel { channel: *handle });
-            }
+        let there = |at: &There| (at.device, at.handle);
+        let all: Vec<_> = lock(&channel.waiting).devices.iter().map(there).collect();
+        for (device, channel) in all {
+            let _ = device.order(CmRequest::DestroyChannel { channel });
         }
     }
 
@@ -126,27 +114,56 @@ impl Channel {
         self.epoll.as_fd()
     }
 
-    pub fn at(&self, device: &Device) -> Result<u32, Errno> {
-        self.handles.get(&device.tag).copied().ok_or(Errno(libc::ENODEV))
+    /// Returns the channel's number at a device, and creates it there if it is not there yet.
+    pub fn at(&self, device: &'static Device) -> Result<u32, Errno> {
+        if let Some(handle) = lock(&self.waiting).at(device) {
+            return Ok(handle);
+        }
+        let (handle, socket) = device.create_channel()?;
+        let mut waiting = lock(&self.waiting);
+        // Another thread may have been faster.
+        if let Some(earlier) = waiting.at(device) {
+            drop(waiting);
+            let _ = device.order(CmRequest::DestroyChannel { channel: handle });
+            return Ok(earlier);
+        }
+        epoll::add(&self.epoll, socket.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        waiting.devices.push(There { device, handle, socket });
+        Ok(handle)
     }
 
-    pub fn take(&self) -> Result<Option<CmEvent>, Errno> {
+    /// Forgets a device that is gone, with its events; the program gets `instead`.
+    pub fn lose(&self, device: &Device, instead: Option<CmEvent>) {
+        let mut waiting = lock(&self.waiting);
+        waiting.devices.retain(|there| there.device.tag != device.tag);
+        waiting.read.retain(|event| event.tag != device.tag || event.event == kind::DEVICE_REMOVAL);
+        waiting.read.extend(instead);
+        waiting.show();
+    }
+
+    pub fn take(&self) -> Result<Taken, Errno> {
         let mut waiting = lock(&self.waiting);
         match waiting.read.pop_front() {
             Some(event) => {
                 waiting.show();
-                Ok(Some(event))
+                Ok(Taken::Event(event))
             }
             None => waiting.receive(),
         }
     }
 
+    /// Returns a device whose events have ended, if there is one.
+    pub fn ended(&self) -> Option<&'static Device> {
+        let mut waiting = lock(&self.waiting);
+        let ended = waiting.receive_all();
+        waiting.show();
+        ended
+    }
+
     /// Removes the waiting events that `chosen` selects, and returns them.
     pub fn take_chosen(&self, mut chosen: impl FnMut(&CmEvent) -> bool) -> Vec<CmEvent> {
         let mut waiting = lock(&self.waiting);
-        while let Ok(Some(event)) = waiting.receive() {
-            waiting.read.push_back(event);
-        }
+        waiting.receive_all();
         let (out, stay): (VecDeque<_>, _) = waiting.read.drain(..).partition(|event| chosen(event));
         waiting.read = stay;
         waiting.show();
@@ -178,20 +195,32 @@ impl Channel {
 }
 
 impl Waiting {
-    fn receive(&mut self) -> Result<Option<CmEvent>, Errno> {
-        let mut at = 0;
-        while let Some(socket) = self.sockets.get_mut(at) {
-            match socket.receive_now::<CmEvent>() {
-                Ok(Some((event, _))) => return Ok(Some(event)),
-                Ok(None) => at += 1,
+    fn at(&self, device: &Device) -> Option<u32> {
+        self.devices.iter().find(|there| there.device.tag == device.tag).map(|there| there.handle)
+    }
+
+    fn receive(&mut self) -> Result<Taken, Errno> {
+        let mut ended = None;
+        for there in &mut self.devices {
+            match there.socket.receive_now::<CmEvent>() {
+                Ok(Some((event, _))) => return Ok(Taken::Event(event)),
+                Ok(None) => {}
                 Err(SocketError::Malformed(_)) => return Err(Errno(libc::EPROTO)),
-                // Other sockets may still work. The last one stays: its descriptor is readable, and every call
-                // gets this error.
-                Err(_) if self.sockets.len() > 1 => drop(self.sockets.remove(at)),
-                Err(_) => return Err(Errno(libc::ENODEV)),
+                Err(_) => ended = Some(there.device),
             }
         }
-        Ok(None)
+        Ok(ended.map_or(Taken::Nothing, Taken::Ended))
+    }
+
+    /// Receives all events; returns a device whose events have ended, if there is one.
+    fn receive_all(&mut self) -> Option<&'static Device> {
+        loop {
+            match self.receive() {
+                Ok(Taken::Event(event)) => self.read.push_back(event),
+                Ok(Taken::Ended(device)) => return Some(device),
+                Ok(Taken::Nothing) | Err(_) => return None,
+            }
+        }
     }
 
     /// Makes the channel's descriptor readable if events were read, and not readable otherwise.

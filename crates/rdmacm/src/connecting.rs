@@ -1,11 +1,11 @@
 //! Connections, from beginning to end.
 
 use crate::abi::{CmId, ConnParam, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_PS_TCP};
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::{Errno, returned};
 use crate::events::{self, complete};
 use crate::id::Id;
-use crate::{queue_pair, resolving};
+use crate::{queue_pair, resolving, returning};
 use libc::{c_int, c_void};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::ptr;
@@ -126,12 +126,25 @@ pub unsafe fn accept(id: &Id, param: Option<&ConnParam>) -> Result<(), Errno> {
 }
 
 pub fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
-    if id.binding().is_err() {
+    if id.state(|state| state.bound.is_none() && state.bindings.is_empty()) {
         resolving::bind(id, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
     }
     let backlog = u32::try_from(backlog).unwrap_or(0);
-    for binding in id.state(|state| state.bindings.clone()) {
-        binding.device.order(CmRequest::Listen { id: binding.handle, backlog })?;
+    // A device that goes from now on is waited for.
+    let (bindings, bound) = id.state(|state| {
+        state.backlog = Some(backlog);
+        (state.bindings.clone(), state.bound)
+    });
+    for binding in &bindings {
+        let listens = binding.device.order(CmRequest::Listen { id: binding.handle, backlog });
+        if listens.is_err() && !binding.device.is_lost() {
+            id.state(|state| state.backlog = None);
+            return listens;
+        }
+    }
+    let is_everywhere = bound.is_some_and(|bound| device::is_loopback(bound.ip()));
+    if bindings.is_empty() || is_everywhere && device::any_is_lost() {
+        returning::add(id);
     }
     Ok(())
 }

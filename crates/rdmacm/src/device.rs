@@ -2,23 +2,25 @@
 
 use crate::abi::{Context, DeviceAttr, Gid, Pd, VIADUCT, ViaductDevice};
 use crate::address;
-use crate::error::{self, Errno, made};
+use crate::error::{self, Errno, checked, made};
+use crate::id;
 use crate::verbs;
 use libc::{c_int, c_void};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::ffi::{CStr, OsStr};
 use std::net::IpAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::cm::CmRequest;
-use uverbs::{Connection, Dial, Endpoint, Given, Joined, Lent, Refusal, Reply, Request, VERSION};
+use uverbs::{Connection, Dial, Endpoint, Given, Joined, Lent, Refusal, Reply, Request, Stream, VERSION};
 
 /// No device has more GIDs than this.
 const GIDS: c_int = 256;
 
 #[derive(Debug)]
 pub struct Device {
-    /// The device's number, from 0, which events carry.
+    /// The device's number, from 0, which events carry. A device that is opened anew gets another one.
     pub tag: u32,
     pub context: *mut Context,
     /// Largest number of READs and atomics that a queue pair accepts at a time.
@@ -26,6 +28,9 @@ pub struct Device {
     /// Largest number of READs and atomics that a queue pair has in progress.
     pub max_initiator_depth: u8,
     endpoint: Endpoint,
+    /// The addresses that the device had when it was opened.
+    addresses: Vec<IpAddr>,
+    /// The connection to the device's connection manager; `None` once it has ended.
     connection: Mutex<Option<(Connection, Dial)>>,
     pd: Mutex<Option<usize>>,
 }
@@ -40,77 +45,145 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static DEVICES: Mutex<Option<&'static [Device]>> = Mutex::new(None);
-
-/// Returns all devices. They are opened once and never closed, because identifiers point to them.
-pub fn all() -> &'static [Device] {
-    let mut devices = lock(&DEVICES);
-    if let Some(found) = *devices {
-        return found;
-    }
-    let found = open_all();
-    if found.is_empty() {
-        return &[];
-    }
-    devices.insert(Box::leak(found.into_boxed_slice()))
+/// The devices that were opened. They are never closed, because programs and identifiers point to them and to their
+/// contexts.
+#[derive(Debug)]
+struct Known {
+    open: Vec<&'static Device>,
+    /// Devices that ended, with their daemon or their guest, and that were not opened anew yet.
+    lost: Vec<&'static Device>,
+    next: u32,
 }
 
-fn open_all() -> Vec<Device> {
-    let mut count = 0;
-    // SAFETY: `count` may be written.
-    let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
-    if list.is_null() {
-        return Vec::new();
+static KNOWN: Mutex<Known> = Mutex::new(Known { open: Vec::new(), lost: Vec::new(), next: 0 });
+
+/// Returns the devices that are there. Opens those that are there again, or for the first time.
+pub fn all() -> Vec<&'static Device> {
+    let mut known = lock(&KNOWN);
+    let is_back = |lost: &&Device| lost.endpoint.connect().is_ok();
+    if known.open.is_empty() || known.lost.iter().any(is_back) {
+        known.open_others();
     }
-    let each = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
-        // SAFETY: the list has that many devices.
-        let device = unsafe { *list.add(index) };
-        // SAFETY: it is in the list, which is not freed yet.
-        unsafe { open(device) }
-    });
-    let mut devices: Vec<Device> = each.collect();
-    for (tag, device) in (0..).zip(&mut devices) {
-        device.tag = tag;
-    }
-    // SAFETY: the list from above; open devices stay.
-    unsafe { verbs::ibv_free_device_list(list) };
-    devices
+    known.open.clone()
 }
 
-/// Opens a device, if it is one of Viaduct's.
+/// Returns the open device that has a number.
+pub fn with_tag(tag: u32) -> Option<&'static Device> {
+    lock(&KNOWN).open.iter().find(|device| device.tag == tag).copied()
+}
+
+/// Is true if there is a device, or there was one that may come back.
+pub fn any() -> bool {
+    !all().is_empty() || any_is_lost()
+}
+
+/// Is true if a device has ended and is not back.
+pub fn any_is_lost() -> bool {
+    !lock(&KNOWN).lost.is_empty()
+}
+
+/// Is true if this is an address of a device that has ended and is not back.
+pub fn had_address(ip: IpAddr) -> bool {
+    lock(&KNOWN).lost.iter().any(|device| device.addresses.contains(&ip.to_canonical()))
+}
+
+impl Known {
+    /// Opens the devices that are not open.
+    fn open_others(&mut self) {
+        let mut count = 0;
+        // SAFETY: `count` may be written.
+        let list = unsafe { verbs::ibv_get_device_list(&raw mut count) };
+        if list.is_null() {
+            return;
+        }
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has that many devices.
+            let device = unsafe { *list.add(index) };
+            // SAFETY: it is in the list, which is not freed yet.
+            let Some(endpoint) = (unsafe { endpoint(device) }) else { continue };
+            if self.open.iter().any(|open| open.endpoint == endpoint) {
+                continue;
+            }
+            // SAFETY: as above.
+            if let Some(opened) = unsafe { open(device, endpoint, self.next) } {
+                self.next += 1;
+                self.lost.retain(|lost| lost.endpoint != opened.endpoint);
+                self.open.push(Box::leak(Box::new(opened)));
+            }
+        }
+        // SAFETY: the list from above; open devices stay.
+        unsafe { verbs::ibv_free_device_list(list) };
+    }
+}
+
+/// Returns the place of a device, if it is one of Viaduct's.
 ///
 /// # Safety
 /// The device must come from the list of `libibverbs`.
-unsafe fn open(device: *mut crate::abi::Device) -> Option<Device> {
+unsafe fn endpoint(device: *mut crate::abi::Device) -> Option<Endpoint> {
     // SAFETY: the device has a name that ends.
     let name = unsafe { CStr::from_ptr((&raw const (*device).name).cast()) };
     // Other implementations of `libibverbs` have nothing after a device.
     name.to_bytes().starts_with(VIADUCT.as_bytes()).then_some(())?;
     // SAFETY: one of our devices is part of a larger structure, with a terminated path.
     let path = unsafe { CStr::from_ptr((&raw const (*device.cast::<ViaductDevice>()).socket).cast()) };
-    let endpoint = Endpoint::parse(OsStr::from_bytes(path.to_bytes()));
+    Some(Endpoint::parse(OsStr::from_bytes(path.to_bytes())))
+}
+
+/// Opens a device of Viaduct, and connects to its connection manager.
+///
+/// # Safety
+/// The device must come from the list of `libibverbs`.
+unsafe fn open(device: *mut crate::abi::Device, endpoint: Endpoint, tag: u32) -> Option<Device> {
     // SAFETY: the caller's promise.
-    let context = unsafe { verbs::ibv_open_device(device) };
-    // SAFETY: it consists of numbers.
-    let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
-    // SAFETY: the device is open unless the pointer is null, and `attr` may be written.
-    if context.is_null() || unsafe { verbs::ibv_query_device(context, &raw mut attr) } != 0 {
-        return None;
+    let context = made(unsafe { verbs::ibv_open_device(device) }).ok()?;
+    let opened = connect(&endpoint).ok().and_then(|connection| {
+        // SAFETY: it consists of numbers.
+        let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
+        // SAFETY: the device is open, and `attr` may be written.
+        checked(unsafe { verbs::ibv_query_device(context, &raw mut attr) }).ok()?;
+        // A daemon that ended in between has no GIDs: the connection would be to the next one.
+        let addresses: Vec<_> = gids(context).map(address::of_gid).collect();
+        addresses.first()?;
+        let limit = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX - 1);
+        Some(Device {
+            tag,
+            context,
+            max_responder_resources: limit(attr.max_qp_rd_atom),
+            max_initiator_depth: limit(attr.max_qp_init_rd_atom),
+            endpoint,
+            addresses,
+            connection: Mutex::new(Some(connection)),
+            pd: Mutex::new(None),
+        })
+    });
+    if opened.is_none() {
+        // SAFETY: it was just opened, and nobody has it.
+        unsafe { verbs::ibv_close_device(context) };
     }
-    let limit = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX - 1);
-    Some(Device {
-        tag: 0,
-        context,
-        max_responder_resources: limit(attr.max_qp_rd_atom),
-        max_initiator_depth: limit(attr.max_qp_init_rd_atom),
-        endpoint,
-        connection: Mutex::new(None),
-        pd: Mutex::new(None),
-    })
+    opened
+}
+
+/// Connects to a device's connection manager.
+fn connect(endpoint: &Endpoint) -> Result<(Connection, Dial), Errno> {
+    let Joined { mut connection, dial, .. } = endpoint.connect().map_err(|error| Errno(error.errno()))?;
+    let (hello, _) = exchange(&mut connection, CmRequest::Hello { version: VERSION }, &[])?;
+    hello.map_err(|refusal| Errno(refusal.errno))?;
+    Ok((connection, dial))
+}
+
+fn gids(context: *mut Context) -> impl Iterator<Item = Gid> {
+    let all = (0..GIDS).map_while(move |index| {
+        let mut gid = Gid::default();
+        // SAFETY: the device is open, and `gid` may be written.
+        let failed = unsafe { verbs::ibv_query_gid(context, verbs::PORT, index, &raw mut gid) };
+        (failed == 0).then_some(gid)
+    });
+    all.filter(|gid| *gid != Gid::default())
 }
 
 pub fn with_address(ip: IpAddr) -> Option<&'static Device> {
-    all().iter().find(|device| device.gids().any(|gid| address::of_gid(gid) == ip.to_canonical()))
+    all().into_iter().find(|device| device.has_address(ip))
 }
 
 /// Is true if an address means the guest itself. As a destination, the unspecified address does, too, as with Linux.
@@ -124,22 +197,20 @@ pub fn is_loopback(ip: IpAddr) -> bool {
 pub fn towards(ip: IpAddr) -> Option<&'static Device> {
     if is_loopback(ip) {
         // A device that disappeared has no GIDs.
-        return all().iter().find(|device| device.gids().next().is_some());
+        return all().into_iter().find(|device| device.gids().next().is_some());
     }
     let is_v4 = ip.to_canonical().is_ipv4();
     let has_family = |device: &&Device| device.gids().any(|gid| address::of_gid(gid).is_ipv4() == is_v4);
-    with_address(ip).or_else(|| all().iter().find(has_family))
+    with_address(ip).or_else(|| all().into_iter().find(has_family))
 }
 
 impl Device {
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
-        let all = (0..GIDS).map_while(|index| {
-            let mut gid = Gid::default();
-            // SAFETY: the device is open, and `gid` may be written.
-            let failed = unsafe { verbs::ibv_query_gid(self.context, verbs::PORT, index, &raw mut gid) };
-            (failed == 0).then_some(gid)
-        });
-        all.filter(|gid| *gid != Gid::default())
+        gids(self.context)
+    }
+
+    pub fn has_address(&self, ip: IpAddr) -> bool {
+        self.gids().any(|gid| address::of_gid(gid) == ip.to_canonical())
     }
 
     /// Returns the index of an address among the device's GIDs.
@@ -167,56 +238,70 @@ impl Device {
         Ok(made)
     }
 
-    pub fn ask(&self, request: CmRequest) -> Result<Reply, Errno> {
+    /// Is true if the connection has ended: nothing of the device is there any more.
+    pub fn is_lost(&self) -> bool {
+        lock(&self.connection).is_none()
+    }
+
+    /// Notes that the device is gone, with all that was created there.
+    pub fn lose(&'static self) {
+        drop(lock(&self.connection).take());
+        let is_first = {
+            let mut known = lock(&KNOWN);
+            let at = known.open.iter().position(|open| open.tag == self.tag);
+            let lost = at.map(|at| known.open.remove(at));
+            known.lost.extend(lost);
+            lost.is_some()
+        };
+        if is_first {
+            id::lose(self);
+        }
+    }
+
+    pub fn ask(&'static self, request: CmRequest) -> Result<Reply, Errno> {
         self.ask_with(request, None).map(|(reply, _)| reply)
     }
 
     /// Sends a request with a descriptor, if the device accepts descriptors. A device that does not may return its own
     /// socket.
     fn ask_with(
-        &self,
+        &'static self,
         request: CmRequest,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, Option<OwnedFd>), Errno> {
         let mut connection = lock(&self.connection);
-        let (open, dial) = match &mut *connection {
-            Some(open) => open,
-            none => none.insert(self.connect()?),
-        };
+        let Some((open, dial)) = &mut *connection else { return Err(Errno(libc::ENODEV)) };
         let along = descriptor.map(Lent::from).filter(|_| matches!(open, Connection::Local(_)));
         let answer = exchange(open, request, along.as_slice());
         let dial = dial.clone();
-        if answer.is_err() {
-            *connection = None;
-        }
-        let (reply, given) = answer?;
+        drop(connection);
+        let (reply, given) = answer.inspect_err(|_| self.lose())?;
         let reply = reply.map_err(|refusal| Errno(refusal.errno))?;
         let socket = given.into_iter().next().map(|given| dial.socket(given)).transpose();
         Ok((reply, socket.map_err(|error| Errno(error.errno()))?))
     }
 
     /// Sends a request whose answer has no content.
-    pub fn order(&self, request: CmRequest) -> Result<(), Errno> {
+    pub fn order(&'static self, request: CmRequest) -> Result<(), Errno> {
         self.ask(request).map(drop)
     }
 
     /// Sends a request whose answer is a number.
-    pub fn create(&self, request: CmRequest) -> Result<u32, Errno> {
+    pub fn create(&'static self, request: CmRequest) -> Result<u32, Errno> {
         handle(&self.ask(request)?)
     }
 
-    /// Creates a channel. Its events come to the other end of `socket` or, if a socket is returned, to that one.
-    pub fn create_channel(&self, socket: BorrowedFd<'_>) -> Result<(u32, Option<OwnedFd>), Errno> {
-        let (reply, own) = self.ask_with(CmRequest::CreateChannel { tag: self.tag }, Some(socket))?;
-        Ok((handle(&reply)?, own))
-    }
-
-    fn connect(&self) -> Result<(Connection, Dial), Errno> {
-        let Joined { mut connection, dial, .. } =
-            self.endpoint.connect().map_err(|error| Errno(error.errno()))?;
-        let (hello, _) = exchange(&mut connection, CmRequest::Hello { version: VERSION }, &[])?;
-        hello.map_err(|refusal| Errno(refusal.errno))?;
-        Ok((connection, dial))
+    /// Creates a channel; returns it with the socket of its events, which ends with the device.
+    pub fn create_channel(&'static self) -> Result<(u32, Connection), Errno> {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        let (reply, own) =
+            self.ask_with(CmRequest::CreateChannel { tag: self.tag }, Some(theirs.as_fd()))?;
+        let socket = match own {
+            Some(own) => Connection::Stream(Stream::new(own)),
+            None => Connection::new(ours),
+        };
+        Ok((handle(&reply)?, socket))
     }
 }
 

@@ -114,6 +114,7 @@ fn take(listener: &Id, event: *mut CmEvent) -> Result<*mut CmId, Errno> {
     let (kind, status, id) = unsafe { ((*event).event, (*event).status, (*event).id) };
     match (kind, status) {
         (kind::REJECTED, _) => return Err(Errno(libc::ECONNREFUSED)),
+        (kind::DEVICE_REMOVAL, _) => return Err(Errno(libc::ENODEV)),
         (kind::CONNECT_REQUEST, 0) => {}
         (_, 0) => return Err(Errno(libc::EINVAL)),
         (_, status) => return Err(Errno(status.abs())),

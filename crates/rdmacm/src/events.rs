@@ -5,8 +5,8 @@ use crate::abi::{
     UdParam, event as kind,
 };
 use crate::address;
-use crate::channel::Channel;
-use crate::device;
+use crate::channel::{Channel, Taken};
+use crate::device::{self, Device};
 use crate::error::{Errno, returned};
 use crate::id::{self, Binding, Id};
 use crate::{migrating, multicast, queue_pair, verbs};
@@ -29,7 +29,7 @@ struct Event {
 /// Refuses a request that no program sees.
 pub fn refuse(event: &Told) {
     if event.event == kind::CONNECT_REQUEST
-        && let Some(device) = device::all().iter().find(|device| device.tag == event.tag)
+        && let Some(device) = device::with_tag(event.tag)
     {
         let _ = device.order(CmRequest::DestroyId { id: event.id });
     }
@@ -39,17 +39,22 @@ pub fn refuse(event: &Told) {
 pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
     loop {
         // Until the event is counted, its identifier must not be destroyed.
-        let taken = id::registered(|ids| {
-            let Some(event) = channel.take()? else { return Ok::<_, Errno>(None) };
-            let owner = ids.get(&(event.tag, event.listener.unwrap_or(event.id))).map(|at| *at as *const Id);
+        let (taken, owner) = id::registered(|ids| {
+            let taken = channel.take()?;
+            let key = match &taken {
+                Taken::Event(event) => Some((event.tag, event.listener.unwrap_or(event.id))),
+                _ => None,
+            };
+            let owner = key.and_then(|key| ids.get(&key)).map(|at| *at as *const Id);
             // SAFETY: registered identifiers are not destroyed.
             unsafe { owner.and_then(|owner| owner.as_ref()) }.inspect(|owner| owner.report());
-            Ok(Some((event, owner)))
+            Ok::<_, Errno>((taken, owner))
         })?;
-        match taken {
-            None => channel.wait()?,
-            Some((event, None)) => refuse(&event),
-            Some((event, Some(owner))) => {
+        match (taken, owner) {
+            (Taken::Nothing, _) => channel.wait()?,
+            (Taken::Ended(device), _) => end(channel, device),
+            (Taken::Event(event), None) => refuse(&event),
+            (Taken::Event(event), Some(owner)) => {
                 // SAFETY: an event of it was reported and is not acknowledged yet, so it is not destroyed meanwhile.
                 let id = unsafe { &*owner };
                 if let Some(event) = translated(id, &event) {
@@ -58,6 +63,36 @@ pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
                 id.acknowledge();
             }
         }
+    }
+}
+
+/// Handles the end of a device's events: the device is gone, unless the channel is.
+fn end(channel: &Channel, device: &'static Device) {
+    channel.stay_if_destroyed();
+    device.lose();
+    channel.lose(device, None);
+}
+
+/// Handles the end of devices, and takes no events.
+pub fn settle(channel: &Channel) {
+    while let Some(device) = channel.ended() {
+        end(channel, device);
+    }
+}
+
+/// Returns the event that an identifier's device is gone.
+pub const fn removal(binding: Binding) -> Told {
+    Told {
+        tag: binding.device.tag,
+        id: binding.handle,
+        event: kind::DEVICE_REMOVAL,
+        status: 0,
+        listener: None,
+        route: None,
+        connection: None,
+        datagram: None,
+        group: None,
+        private: Vec::new(),
     }
 }
 
@@ -147,8 +182,12 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
 
 /// Creates an identifier for a request.
 fn requested(listener: &Id, told: &Told, public: &mut CmEvent) -> Result<(), Errno> {
-    let device = device::all().iter().find(|device| device.tag == told.tag).ok_or(Errno(libc::ENODEV))?;
+    let device = device::with_tag(told.tag).ok_or(Errno(libc::ENODEV))?;
     let binding = Binding { device, handle: told.id };
+    // The listener may have listened at an earlier instance of the device.
+    if listener.visible(|public| !public.verbs.is_null() && public.verbs != device.context) {
+        listener.use_device(device)?;
+    }
     let (channel, context, ps, qp_type) =
         listener.visible(|public| (public.channel, public.context, public.ps, public.qp_type));
     let made = Id::create(channel, context, ps, qp_type).inspect_err(|_| refuse(told))?;
@@ -223,6 +262,7 @@ pub fn complete(id: &Id) -> Result<(), Errno> {
     // SAFETY: it was just reported.
     let (kind, status) = unsafe { ((*event).event, (*event).status) };
     match status {
+        _ if kind == kind::DEVICE_REMOVAL => Err(Errno(libc::ENODEV)),
         0 => Ok(()),
         _ if kind == kind::REJECTED => Err(Errno(libc::ECONNREFUSED)),
         status => Err(Errno(status.abs())),

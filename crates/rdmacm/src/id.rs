@@ -6,14 +6,16 @@ use crate::abi::{
 };
 use crate::address;
 use crate::channel::Channel;
-use crate::device::{Device, lock};
+use crate::device::{self, Device, lock};
 use crate::error::{Errno, returned};
 use crate::events;
 use crate::multicast::Joined;
+use crate::returning;
 use crate::verbs;
 use libc::{c_int, c_void, sockaddr};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use uverbs::QpType;
@@ -49,6 +51,15 @@ pub struct IdState {
     pub sync: bool,
     /// Empty while the identifier has no address; several if it is bound to all addresses.
     pub bindings: Vec<Binding>,
+    /// Former bindings, whose devices are gone.
+    lost: Vec<Binding>,
+    /// The address to which the program bound the identifier, and the backlog with which it listens there.
+    pub bound: Option<SocketAddr>,
+    pub backlog: Option<u32>,
+    /// Whether the identifier belongs to a socket.
+    pub is_socket: bool,
+    /// The protection domain that the identifier got from its device.
+    device_pd: usize,
     /// Options to set once there is a binding.
     pub options: Vec<CmOption>,
     pub responder_resources: u8,
@@ -68,12 +79,43 @@ pub struct IdState {
     acknowledged: u32,
 }
 
+impl IdState {
+    /// Is true if the program does not learn that a device is gone: the identifier does not depend on one. It is bound
+    /// to all addresses, or to an address of a socket, and listens again.
+    fn outlives(&self) -> bool {
+        self.bound.is_some_and(|bound| self.is_socket || device::is_loopback(bound.ip()))
+    }
+}
+
 /// Identifiers, by the keys in events.
 static IDS: Mutex<BTreeMap<(u32, u32), usize>> = Mutex::new(BTreeMap::new());
 
 /// Runs `with` while no identifier is created or destroyed.
 pub fn registered<T>(with: impl FnOnce(&BTreeMap<(u32, u32), usize>) -> T) -> T {
     with(&lock(&IDS))
+}
+
+/// Takes a device that is gone away from its identifiers, and tells them. Those that listen will listen again.
+pub fn lose(device: &'static Device) {
+    registered(|ids| {
+        for at in ids.range((device.tag, 0)..=(device.tag, u32::MAX)).map(|(_, at)| *at as *const Id) {
+            // SAFETY: registered identifiers are not destroyed.
+            let id = unsafe { &*at };
+            let lost = id.state(|state| {
+                let at = state.bindings.iter().position(|binding| binding.device.tag == device.tag)?;
+                let binding = state.bindings.remove(at);
+                state.lost.push(binding);
+                Some(if state.outlives() { None } else { Some(events::removal(binding)) })
+            });
+            let Some(event) = lost else { continue };
+            if let Ok(channel) = id.channel() {
+                channel.lose(device, event);
+            }
+            if id.state(|state| state.backlog.is_some()) {
+                returning::add(id);
+            }
+        }
+    });
 }
 
 impl Id {
@@ -127,8 +169,9 @@ impl Id {
     }
 
     pub fn channel(&self) -> Result<Arc<Channel>, Errno> {
-        // SAFETY: a channel is not destroyed before its identifiers.
-        unsafe { Channel::of(self.visible(|public| public.channel)) }
+        // SAFETY: a channel is not destroyed before its identifiers. Other threads may read which one it is: it changes
+        // only while no identifier is registered.
+        unsafe { Channel::of((&raw const (*self.public()).channel).read()) }
     }
 
     /// Is true if the identifier's queue pair is for datagrams.
@@ -139,9 +182,17 @@ impl Id {
     /// Returns the first binding.
     ///
     /// # Errors
-    /// `EINVAL` if there is none.
+    /// `EINVAL` if there is none, `ENODEV` if its device is gone.
     pub fn binding(&self) -> Result<Binding, Errno> {
-        self.state(|state| state.bindings.first().copied()).ok_or(Errno(libc::EINVAL))
+        self.state(|state| {
+            let none = Errno(if state.lost.is_empty() { libc::EINVAL } else { libc::ENODEV });
+            state.bindings.first().copied().ok_or(none)
+        })
+    }
+
+    /// Returns all bindings, also those whose devices are gone.
+    pub fn all_bindings(&self) -> Vec<Binding> {
+        self.state(|state| [&state.bindings[..], &state.lost[..]].concat())
     }
 
     /// Sends a request about the first binding to its device.
@@ -177,20 +228,29 @@ impl Id {
     pub fn adopt(&self, binding: Binding) {
         lock(&IDS).insert(binding.key(), ptr::from_ref(self) as usize);
         self.state(|state| state.bindings.push(binding));
+        // A device that was lost before this did not find the identifier.
+        if binding.device.is_lost() {
+            lose(binding.device);
+        }
     }
 
     /// Destroys all bindings except one.
     pub fn detach_but(&self, kept: Option<Binding>) {
-        let is_kept = |binding: &Binding| kept.is_some_and(|kept| kept.key() == binding.key());
+        self.detach(|binding| kept.is_none_or(|kept| kept.key() != binding.key()));
+    }
+
+    /// Destroys the bindings that `is_gone` selects.
+    pub fn detach(&self, is_gone: impl Fn(&Binding) -> bool) {
         let gone: Vec<Binding> = self.state(|state| {
-            let (kept, gone) = state.bindings.drain(..).partition(is_kept);
-            state.bindings = kept;
-            gone
+            let bindings = [&mut state.bindings, &mut state.lost];
+            bindings.into_iter().flat_map(|all| all.extract_if(.., |binding| is_gone(binding))).collect()
         });
         for binding in &gone {
             let _ = binding.device.order(CmRequest::DestroyId { id: binding.handle });
         }
-        self.forget(&gone);
+        if !gone.is_empty() {
+            self.forget(&gone);
+        }
     }
 
     /// Drops events of former bindings, and refuses their requests.
@@ -212,18 +272,19 @@ impl Id {
     /// Enters the device, and its protection domain if there is none yet, into the structure that C sees.
     pub fn use_device(&self, device: &'static Device) -> Result<(), Errno> {
         let pd = device.pd()?;
+        let earlier = self.state(|state| std::mem::replace(&mut state.device_pd, pd as usize));
         self.visible(|public| {
             public.verbs = device.context;
             public.port_num = verbs::PORT;
             public.route.addr.pkey = verbs::PKEY.to_be();
-            if public.pd.is_null() {
+            if public.pd.is_null() || public.pd as usize == earlier {
                 public.pd = pd;
             }
         });
         Ok(())
     }
 
-    pub fn set_addresses(&self, local: Option<std::net::SocketAddr>, peer: Option<std::net::SocketAddr>) {
+    pub fn set_addresses(&self, local: Option<SocketAddr>, peer: Option<SocketAddr>) {
         self.visible(|public| {
             let addr = &mut public.route.addr;
             if let Some(local) = local {
@@ -304,7 +365,11 @@ impl Id {
     pub unsafe fn destroy(id: *mut Self) {
         // SAFETY: the caller's promise.
         let this = unsafe { &*id };
+        this.state(|state| (state.bound, state.backlog) = (None, None));
         this.detach_but(None);
+        if returning::remove(this) {
+            this.detach_but(None);
+        }
         let event = this.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
         // SAFETY: it is one that was reported and not acknowledged, or null.
         unsafe { events::acknowledge(event) };
@@ -321,7 +386,7 @@ impl Id {
     }
 }
 
-fn gid_or_none(at: std::net::SocketAddr) -> Gid {
+fn gid_or_none(at: SocketAddr) -> Gid {
     if at.ip().is_unspecified() { Gid::default() } else { address::gid(at.ip()) }
 }
 

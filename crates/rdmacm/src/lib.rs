@@ -33,6 +33,7 @@ mod options;
 mod queue_pair;
 mod refused;
 mod resolving;
+mod returning;
 pub mod rsocket;
 mod verbs;
 

@@ -17,14 +17,11 @@ pub fn migrate(id: &Id, channel: *mut EventChannel) -> Result<(), Errno> {
     }
     let to = if becomes_sync { Channel::create()? } else { channel };
     let moved = move_to(id, to);
-    if moved.is_err() {
-        if becomes_sync {
-            // SAFETY: it was just made.
-            unsafe { Channel::destroy(to) };
-        }
-        return moved;
+    if moved.is_err() && becomes_sync {
+        // SAFETY: it was just made.
+        unsafe { Channel::destroy(to) };
     }
-    let from = id.visible(|public| std::mem::replace(&mut public.channel, to));
+    let from = moved?;
     if was_sync {
         let event = id.visible(|public| std::mem::replace(&mut public.event, ptr::null_mut()));
         // SAFETY: it is one that was reported and not acknowledged, or null.
@@ -37,23 +34,24 @@ pub fn migrate(id: &Id, channel: *mut EventChannel) -> Result<(), Errno> {
     Ok(())
 }
 
-fn move_to(id: &Id, to: *mut EventChannel) -> Result<(), Errno> {
+/// Moves an identifier and its events; returns the channel that it had.
+fn move_to(id: &Id, channel: *mut EventChannel) -> Result<*mut EventChannel, Errno> {
     // SAFETY: the caller's promise, or it was just made.
-    let to = unsafe { Channel::of(to) }?;
-    let bindings = id.state(|state| state.bindings.clone());
-    for binding in &bindings {
+    let to = unsafe { Channel::of(channel) }?;
+    for binding in id.state(|state| state.bindings.clone()) {
         let channel = to.at(binding.device)?;
         binding.device.order(CmRequest::MigrateId { id: binding.handle, channel })?;
     }
     let from = id.channel()?;
     id::registered(|_| {
+        let bindings = id.all_bindings();
         let its = |tag, id| bindings.iter().any(|binding| binding.key() == (tag, id));
         let events = from.take_chosen(|event| {
             its(event.tag, event.id) || event.listener.is_some_and(|id| its(event.tag, id))
         });
         to.put_back(events);
-    });
-    Ok(())
+        Ok(id.visible(|public| std::mem::replace(&mut public.channel, channel)))
+    })
 }
 
 /// Moves an identifier to another channel.

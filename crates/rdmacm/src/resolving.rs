@@ -2,7 +2,7 @@
 
 use crate::abi::CmId;
 use crate::address;
-use crate::device::{self, Device};
+use crate::device;
 use crate::error::{Errno, returned};
 use crate::events::complete;
 use crate::id::{Binding, Id};
@@ -12,7 +12,7 @@ use uverbs::Reply;
 use uverbs::cm::{CmReply, CmRequest};
 
 pub fn bind(id: &Id, to: SocketAddr) -> Result<(), Errno> {
-    if id.binding().is_ok() {
+    if id.state(|state| state.bound.is_some() || !state.bindings.is_empty()) {
         return Err(Errno(libc::EINVAL));
     }
     // A loopback address is bound at all devices: a client of this guest may come through any of them.
@@ -20,12 +20,18 @@ pub fn bind(id: &Id, to: SocketAddr) -> Result<(), Errno> {
     if bound.is_err() {
         id.detach_but(None);
     }
-    id.set_addresses(Some(bound?), None);
+    let bound = bound?;
+    id.state(|state| state.bound = Some(bound));
+    id.set_addresses(Some(bound), None);
     Ok(())
 }
 
 fn bind_there(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
-    let device = device::with_address(to.ip()).ok_or(Errno(libc::EADDRNOTAVAIL))?;
+    let Some(device) = device::with_address(to.ip()) else {
+        // A socket needs no device until it listens there.
+        let waits = id.state(|state| state.is_socket) && to.port() != 0 && device::had_address(to.ip());
+        return if waits { Ok(to) } else { Err(Errno(libc::EADDRNOTAVAIL)) };
+    };
     let bound = bind_at(id.attach(device)?, to)?;
     id.use_device(device)?;
     Ok(bound)
@@ -37,10 +43,11 @@ fn bind_everywhere(id: &Id, to: SocketAddr) -> Result<SocketAddr, Errno> {
     for device in device::all() {
         bound = bind_at(id.attach(device)?, bound)?;
     }
-    if id.binding().is_ok() { Ok(bound) } else { Err(Errno(libc::ENODEV)) }
+    let waits = to.port() != 0 && device::any_is_lost();
+    if id.binding().is_ok() || waits { Ok(bound) } else { Err(Errno(libc::ENODEV)) }
 }
 
-fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
+pub fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
     match binding.device.ask(CmRequest::BindAddr { id: binding.handle, address })? {
         Reply::Cm(CmReply::Bound(bound)) => Ok(bound),
         _ => Err(Errno(libc::EPROTO)),
@@ -49,7 +56,11 @@ fn bind_at(binding: Binding, address: SocketAddr) -> Result<SocketAddr, Errno> {
 
 pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> Result<(), Errno> {
     let source = source.filter(|source| !source.ip().is_unspecified() || source.port() != 0);
-    let binding = match id.state(|state| state.bindings.clone())[..] {
+    let bindings = id.state(|state| {
+        state.bound = None;
+        state.bindings.clone()
+    });
+    let binding = match bindings[..] {
         [] => {
             let wanted = source.filter(|source| !device::is_loopback(source.ip()));
             let device = match wanted {
@@ -61,7 +72,7 @@ pub fn resolve(id: &Id, source: Option<SocketAddr>, destination: SocketAddr) -> 
         [only] => only,
         // The identifier was bound at all devices: now one is chosen.
         ref several => {
-            let device: &Device = device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?;
+            let device = device::towards(destination.ip()).ok_or(Errno(libc::ENODEV))?;
             let chosen = several.iter().find(|binding| binding.device.tag == device.tag);
             let chosen = *chosen.ok_or(Errno(libc::ENODEV))?;
             id.detach_but(Some(chosen));

@@ -13,6 +13,7 @@ unsafe extern "C" {
     pub fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device;
     pub fn ibv_free_device_list(list: *mut *mut Device);
     pub fn ibv_open_device(device: *mut Device) -> *mut Context;
+    pub fn ibv_close_device(context: *mut Context) -> c_int;
     pub fn ibv_query_device(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
     pub fn ibv_query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
     pub fn ibv_alloc_pd(context: *mut Context) -> *mut Pd;

@@ -6,7 +6,7 @@ use crate::address;
 use crate::channel::Channel;
 use crate::device::lock;
 use crate::error::Errno;
-use crate::events::complete;
+use crate::events::{self, complete};
 use crate::id::Id;
 use crate::{connecting, endpoint, options, resolving};
 use libc::{c_int, sockaddr_storage};
@@ -51,7 +51,10 @@ impl Identifier {
     pub fn new() -> Result<Arc<Self>, Errno> {
         let id = Id::create(ptr::null_mut(), ptr::null_mut(), RDMA_PS_TCP, crate::abi::IBV_QPT_RC)?;
         // SAFETY: it was just made.
-        unsafe { Self::of(id) }
+        unsafe {
+            (*id).state(|state| state.is_socket = true);
+            Self::of(id)
+        }
     }
 
     /// Wraps an identifier.
@@ -137,6 +140,8 @@ impl Identifier {
     fn told(&self, result: Result<(), Errno>) -> Result<Option<Told>, Errno> {
         match result {
             Err(Errno(libc::EAGAIN)) => Ok(None),
+            // The device is gone.
+            Err(Errno(libc::ENODEV)) => Ok(Some(Told::Disconnected)),
             Err(error) => Err(error),
             Ok(()) => Ok(Some(match self.event() {
                 kind::ESTABLISHED => Told::Established(self.said()),
@@ -157,6 +162,12 @@ impl Identifier {
         let request = unsafe { Self::of(id.cast()) }?;
         let said = request.said();
         Ok(Some(Asked { request, said }))
+    }
+
+    /// Notes which devices are gone. Afterwards the descriptor is readable only if there is an event.
+    pub fn settle(&self) {
+        let _turn = lock(&self.turn);
+        events::settle(&self.channel);
     }
 
     fn event(&self) -> u32 {

@@ -310,6 +310,15 @@ impl Socket {
         }
     }
 
+    /// Is true if a request waits at a listener.
+    fn has_request(&self) -> bool {
+        let may = is_readable(self.identifier.fd());
+        if may {
+            self.identifier.settle();
+        }
+        may && is_readable(self.identifier.fd())
+    }
+
     /// Returns the descriptors that become readable when one of the events `asked` may have happened.
     pub fn descriptors(&self, asked: c_short) -> Vec<BorrowedFd<'_>> {
         match self.stream.get() {
@@ -336,7 +345,7 @@ impl Socket {
                 | part(found.is_over, libc::POLLHUP);
         }
         match *lock(&self.phase) {
-            Phase::Listening if is_readable(self.identifier.fd()) => asked & READ,
+            Phase::Listening if self.has_request() => asked & READ,
             Phase::Failed => asked & (READ | WRITE) | libc::POLLERR | libc::POLLHUP,
             _ => 0,
         }

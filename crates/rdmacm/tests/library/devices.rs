@@ -3,7 +3,7 @@
 
 use crate::wiring;
 use rdma::cm::{Client, Config, GRACE, Limits, Manager, Outgoing};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use sockets::Untrusted;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -35,33 +35,50 @@ struct World {
     now: Duration,
     devices: [Device; 2],
     clients: u64,
+    /// The sockets of programs' connections, with the number of their device.
+    sockets: Vec<(usize, OwnedFd)>,
+    are_down: [bool; 2],
 }
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
-    let mut seed = 0_u64;
-    let devices = ADDRESSES.map(|address| {
-        seed += 1 << 32;
-        let config = Config {
-            guid: seed,
-            mtu: wiring::MTU,
-            max_reads: 16,
-            ack_timeout: 17,
-            limits: Limits::default(),
-        };
-        let mut next = seed;
-        let random = move || {
-            next = next.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            next >> 16
-        };
-        let gids = vec!["fe80::1".parse().unwrap(), address.to_ipv6_mapped()];
-        Device {
-            manager: Manager::new(config, gids, Box::new(random)),
-            awaited: BTreeMap::new(),
-            channels: BTreeMap::new(),
-        }
-    });
-    Mutex::new(World { now: Duration::ZERO, devices, clients: 0 })
+    let devices = [0, 1].map(device);
+    let (sockets, are_down) = (Vec::new(), [false; 2]);
+    Mutex::new(World { now: Duration::ZERO, devices, clients: 0, sockets, are_down })
 });
+
+fn device(which: usize) -> Device {
+    let seed = (which as u64 + 1) << 32;
+    let config =
+        Config { guid: seed, mtu: wiring::MTU, max_reads: 16, ack_timeout: 17, limits: Limits::default() };
+    let mut next = seed;
+    let random = move || {
+        next = next.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        next >> 16
+    };
+    let gids = vec!["fe80::1".parse().unwrap(), ADDRESSES[which].to_ipv6_mapped()];
+    Device {
+        manager: Manager::new(config, gids, Box::new(random)),
+        awaited: BTreeMap::new(),
+        channels: BTreeMap::new(),
+    }
+}
+
+/// Ends the daemon of a device.
+#[allow(dead_code, reason = "for programs whose devices end")]
+pub fn end(which: usize) {
+    let mut world = WORLD.lock().unwrap();
+    world.are_down[which] = true;
+    world.devices[which] = device(which);
+    for (_, socket) in world.sockets.extract_if(.., |(of, _)| *of == which) {
+        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+    }
+}
+
+/// Starts the daemon of a device again.
+#[allow(dead_code, reason = "for programs whose devices end")]
+pub fn start(which: usize) {
+    WORLD.lock().unwrap().are_down[which] = false;
+}
 
 /// A secret in the window, which a program must know to use the device.
 const NONCE: Nonce = [7; 32];
@@ -79,6 +96,13 @@ pub static DEVICES: LazyLock<[Endpoint; 2]> = LazyLock::new(|| {
         std::thread::spawn(move || {
             loop {
                 let socket = rustix::net::accept(&socket).unwrap();
+                {
+                    let mut world = WORLD.lock().unwrap();
+                    if world.are_down[which] {
+                        continue;
+                    }
+                    world.sockets.push((which, socket.try_clone().unwrap()));
+                }
                 let socket = Arc::new(Untrusted::new(socket, &Arc::default()).unwrap());
                 std::thread::spawn(move || {
                     if which == 0 { serve(0, Connection::serving(socket)) } else { open(socket) }
@@ -130,7 +154,9 @@ fn serve(which: usize, mut connection: Connection) {
         let descriptors = Given::descriptors(given).collect();
         let (answer, ticket) = WORLD.lock().unwrap().answer(which, client, request, descriptors);
         let along = ticket.map(Lent::Stream);
-        connection.send(&answer, along.as_slice()).unwrap();
+        if connection.send(&answer, along.as_slice()).is_err() {
+            break;
+        }
     }
     WORLD.lock().unwrap().lose(which, client);
 }

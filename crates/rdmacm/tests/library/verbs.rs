@@ -91,6 +91,11 @@ extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn ibv_close_device(_: *mut Context) -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn ibv_query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
     // SAFETY: the library gives a place for them, with all bits set to something.
     unsafe { ((*attr).max_qp_rd_atom, (*attr).max_qp_init_rd_atom) = (16, 16) };
