@@ -173,6 +173,37 @@ def test_programs_of_sockets(ends, run, tmp_path):
     meet(server, client, serving, asking, LD_PRELOAD=str(PRELOAD))
 
 
+@pytest.mark.parametrize("how", ["kill", "replace"])
+def test_a_server_outlives_the_daemon(lab, how):
+    """An idle one, and one with a connection, which is lost: the next client connects."""
+    host = lab.host(host_config("a", {"a1": verbs(), "a2": verbs()}, wire=False))
+    server, client, address = lab.verbs(host, "a2"), lab.verbs(host, "a1"), str(SEATS["a2"].address)
+    serving = server.start(["iperf3", "-s"], LD_PRELOAD=str(PRELOAD))
+
+    def asks(*words):
+        return client.start(["iperf3", "-c", address, *words], LD_PRELOAD=str(PRELOAD))
+
+    def is_served():
+        eventually(server.answers, f"a listener: {serving.describe()}")
+        asking = asks("-n", "3M")
+        eventually(lambda: not asking.running(), "the client's end")
+        assert asking.status == 0, asking.describe() + serving.describe()
+
+    is_served()
+    for lasting in (None, asks):
+        lasting = lasting and lasting("-t", "1000")
+        if lasting:
+            eventually(lambda: any(pair["state"] == "RTS" for pair in client.queue_pairs()), "a connection")
+        getattr(host, how)()
+        if lasting:
+            eventually(lambda: not lasting.running(), "the end of a client whose connection is gone")
+        if how == "kill":
+            host.start()
+        is_served()
+    assert serving.running(), serving.describe()
+    serving.stop(signal.SIGKILL)
+
+
 @pytest.mark.parametrize("who", ["server", "client"])
 def test_a_killed_peer(ends, who):
     """The other program reads an error, and ends."""

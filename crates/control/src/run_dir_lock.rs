@@ -46,9 +46,15 @@ impl Lock {
 /// has the lock.
 pub(crate) fn when_free<T>(take: impl Fn() -> std::io::Result<Option<T>>) -> std::io::Result<Option<T>> {
     let end = Instant::now() + ENDING;
+    let mut has_told = false;
     loop {
         match take()? {
-            None if Instant::now() < end => std::thread::sleep(AGAIN),
+            None if Instant::now() < end => {
+                if !std::mem::replace(&mut has_told, true) {
+                    tracing::info!("waiting for the end of the daemon before this one");
+                }
+                std::thread::sleep(AGAIN);
+            }
             taken => return Ok(taken),
         }
     }

@@ -39,20 +39,26 @@ struct Shared {
 }
 
 impl Helper {
-    /// Starts the helper: this same program, with [`ARGUMENT`], the log level, the configuration file and the
-    /// directories of sockets.
+    /// Starts the helper: this same program, with [`ARGUMENT`], the log level, whether the daemon `takes_over`,
+    /// the configuration file and the directories of sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
-    pub fn start(directories: &Directories, config: &Path, log: &str) -> Result<Self, HelperError> {
-        Self::launch(directories, config, log).map_err(HelperError::Start)
+    pub fn start(
+        directories: &Directories,
+        config: &Path,
+        log: &str,
+        takes_over: bool,
+    ) -> Result<Self, HelperError> {
+        Self::launch(directories, config, log, takes_over).map_err(HelperError::Start)
     }
 
-    fn launch(directories: &Directories, config: &Path, log: &str) -> io::Result<Self> {
+    fn launch(directories: &Directories, config: &Path, log: &str, takes_over: bool) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).arg(config).args(directories.words());
+        command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).arg(takes_over.to_string());
+        command.arg(config).args(directories.words());
         // The helper's requests come through its standard input. It holds none of our outputs, so that
         // readers notice when the daemon ends.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;

@@ -24,10 +24,11 @@ use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpProgram, XdpSocket};
 const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
-/// in these directories; `config` is the daemon's configuration file.
+/// in these directories; `config` is the daemon's configuration file. The daemon `takes_over` from one that
+/// runs, or it has the run-dir alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
-pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
+pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf, takes_over: bool) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
@@ -38,7 +39,7 @@ pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf) {
         return;
     }
     let mut server = Server::new(directories, config, started_as);
-    let heir = server.inherit();
+    let heir = server.inherit(takes_over);
     let windows = server.directories.run_dir().join(crate::WINDOWS);
     let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
     for missing in &report.missing {
@@ -128,8 +129,8 @@ impl Server {
 
     /// Takes the taps of the daemon before this one, and listens for the helper that will take over this
     /// daemon's taps. Runs while the process still has the rights of whoever started it.
-    fn inherit(&mut self) -> Option<Heir> {
-        let (taps, heir) = taps::inherit(self.directories.run_dir(), self.started_as.uid);
+    fn inherit(&mut self, takes_over: bool) -> Option<Heir> {
+        let (taps, heir) = taps::inherit(self.directories.run_dir(), self.started_as.uid, takes_over);
         self.taps = taps;
         self.heir = heir.as_ref().map(|heir| heir.path.clone()).map_err(ToString::to_string);
         heir.ok()
@@ -402,7 +403,7 @@ mod tests {
         let us = Account { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let start = || {
             let mut server = Server::new(Directories::new(dir.path(), []), PathBuf::new(), us);
-            let heir = server.inherit();
+            let heir = server.inherit(true);
             (server, heir)
         };
         let serve = |heir: Option<Heir>| {

@@ -24,11 +24,11 @@ use wire::TapPort;
 /// which wait for the next daemon.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The longest wait for an earlier daemon's helper to answer, or for the [`Turn`]. A helper that was stopped
-/// must not keep this daemon from starting.
+/// The longest wait for an earlier daemon's helper to answer, for the end of that daemon, or for the [`Turn`]. A
+/// helper that was stopped must not keep this daemon from starting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time between two attempts to get the [`Turn`].
+/// Time between two attempts to get the [`Turn`], or the taps of a daemon that is ending.
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// The inode of a network namespace, and its file system's device.
@@ -59,11 +59,12 @@ struct State {
 }
 
 impl Taps {
-    /// Returns the taps of the daemon before this one.
-    fn of_earlier(run_dir: &Path, user: u32) -> Self {
+    /// Returns the taps of the daemon before this one. If this one `takes_over`, the other one has them.
+    fn of_earlier(run_dir: &Path, user: u32, takes_over: bool) -> Self {
         // A daemon that died while it took over has its socket at the second path.
         let inherited = [path(run_dir), path_beside(run_dir)].into_iter().flat_map(|socket| {
-            receive(&socket, user).unwrap_or_else(|e| {
+            let received = if takes_over { receive(&socket, user) } else { await_end(&socket, user) };
+            received.unwrap_or_else(|e| {
                 tracing::debug!("{}: no taps of an earlier daemon: {e}", socket.display());
                 BTreeMap::new()
             })
@@ -222,12 +223,12 @@ impl Turn {
 }
 
 /// Takes the taps of the daemon before this one, and listens for the helper that will take over this daemon's
-/// taps.
-pub(crate) fn inherit(run_dir: &Path, user: u32) -> (Taps, Result<Heir, sockets::Error>) {
+/// taps. This daemon `takes_over` from one that runs, or has the run-dir alone.
+pub(crate) fn inherit(run_dir: &Path, user: u32, takes_over: bool) -> (Taps, Result<Heir, sockets::Error>) {
     let turn = Turn::take(run_dir).inspect_err(|e| {
         tracing::warn!("{}: taps of an earlier daemon may be lost: {e}", run_dir.display());
     });
-    let taps = Taps::of_earlier(run_dir, user);
+    let taps = Taps::of_earlier(run_dir, user, takes_over);
     let heir = match Heir::listen(run_dir, user) {
         // A daemon runs there. This one does not stay, or it takes over.
         Err(sockets::Error::InUse(_)) => {
@@ -238,6 +239,28 @@ pub(crate) fn inherit(run_dir: &Path, user: u32) -> (Taps, Result<Heir, sockets:
     };
     drop(turn);
     (taps, heir)
+}
+
+/// Receives the taps from the helper of an earlier daemon. If that daemon was killed and has not quite ended, its
+/// helper gives nothing yet: waits for it.
+fn await_end(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
+    let mut end = None;
+    loop {
+        match receive(from, user) {
+            Err(SocketError::Closed) => {
+                let end = *end.get_or_insert_with(|| {
+                    tracing::info!("waiting for the end of the daemon that has the taps");
+                    Instant::now() + PATIENCE
+                });
+                if Instant::now() >= end {
+                    tracing::warn!("a daemon that does not end keeps its taps: this one makes new ones");
+                    return Err(SocketError::Closed);
+                }
+                std::thread::sleep(AGAIN);
+            }
+            received => return received,
+        }
+    }
 }
 
 /// Receives the taps from the helper of an earlier daemon.
@@ -394,12 +417,30 @@ mod tests {
             .zip(heirs)
             .map(|(device, heir)| std::thread::spawn(give_one(heir, device)));
         let given: Vec<_> = given.collect();
-        let (taps, heir) = inherit(dir.path(), user());
+        let (taps, heir) = inherit(dir.path(), user(), false);
         given.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(taps.lock().inherited.keys().collect::<Vec<_>>(), ["a", "b"]);
         // Both helpers have given up their places.
         assert_eq!(heir.unwrap().path, path(dir.path()));
         Heir::listen_beside(dir.path(), user()).unwrap();
+    }
+
+    #[test]
+    fn who_asks_waits_for_a_daemon_that_is_still_ending() {
+        let dir = tempfile::tempdir().unwrap();
+        let heir = Heir::listen(dir.path(), user()).unwrap();
+        let asks = {
+            let run_dir = dir.path().to_owned();
+            std::thread::spawn(move || inherit(&run_dir, user(), false))
+        };
+        for _ in 0..3 {
+            wait(&[&heir.socket], None);
+            drop(accept_with(&heir.socket, SocketFlags::CLOEXEC));
+        }
+        give_one(heir, "a")();
+        let (taps, heir) = asks.join().unwrap();
+        assert_eq!(taps.lock().inherited.keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(heir.unwrap().path, path(dir.path()));
     }
 
     #[test]
@@ -412,7 +453,7 @@ mod tests {
         };
         let turn = Turn::take(dir.path()).unwrap();
         let run_dir = dir.path().to_owned();
-        let asks = std::thread::spawn(move || inherit(&run_dir, user()));
+        let asks = std::thread::spawn(move || inherit(&run_dir, user(), false));
         while open_locks() < 2 && !asks.is_finished() {
             std::thread::yield_now();
         }

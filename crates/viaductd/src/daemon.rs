@@ -143,8 +143,9 @@ impl Start {
         // Must come before the helper, which may write there.
         let found =
             verbs::make_directories(&run_dir).with_context(|| format!("run-dir {}", run_dir.display()))?;
-        let privileges = privileges(options, file, &config, &run_dir)?;
+        // Must come before the helper, too: it then waits only for a daemon that is ending.
         let run_dir_lock = RunDir::take_from(&run_dir, shared.run_dir.take())?;
+        let privileges = privileges(options, file, &config, &run_dir)?;
         let journals = ports::journals(&run_dir);
         let windows = verbs::Windows::new(found, &run_dir);
         let carryover = carry_over(&run_dir);
@@ -212,7 +213,8 @@ fn privileges(
     }
     let listed = file.host.socket_dirs.iter().map(PathBuf::from);
     let others = listed.chain(control::socket_directories(file, run_dir));
-    Ok(Privileges::of_helper(&Directories::new(run_dir, others), config, &options.log().to_string())?)
+    let directories = Directories::new(run_dir, others);
+    Ok(Privileges::of_helper(&directories, config, &options.log().to_string(), options.replace)?)
 }
 
 /// Opens the data that the previous daemon left in the run-dir, and the place for those of this one. The

@@ -69,13 +69,13 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let [_, first, level, config, directories @ ..] = &arguments[..]
+    if let [_, first, level, takes_over, config, directories @ ..] = &arguments[..]
         && first == helper::ARGUMENT
         && let Some(directories) = Directories::of_words(directories)
     {
         let log = level.to_str().and_then(|words| words.parse().ok());
         log.unwrap_or(Log { level: LevelFilter::WARN, format: Format::Text }).start();
-        return help(directories, config.into());
+        return help(directories, config.into(), takes_over == "true");
     }
     let options = Options::parse();
     options.log().start();
@@ -132,10 +132,10 @@ fn reasons(error: &anyhow::Error) -> String {
 }
 
 /// Runs the helper of a daemon, which sends requests on standard input.
-fn help(directories: Directories, config: PathBuf) -> ExitCode {
+fn help(directories: Directories, config: PathBuf, takes_over: bool) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, directories, config);
+            helper::serve(socket, directories, config, takes_over);
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }

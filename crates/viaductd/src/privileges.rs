@@ -24,8 +24,8 @@ impl Privileges {
         Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges.
-    /// The process must have a single thread.
+    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges. The
+    /// daemon `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
     ///
     /// # Errors
     /// The helper can't be started.
@@ -33,8 +33,9 @@ impl Privileges {
         directories: &Directories,
         config: &Path,
         log: &str,
+        takes_over: bool,
     ) -> Result<Self, helper::HelperError> {
-        let helper = Helper::start(directories, config, log)?;
+        let helper = Helper::start(directories, config, log, takes_over)?;
         let all = Arc::new(helper.clone());
         Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
     }

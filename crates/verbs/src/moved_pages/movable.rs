@@ -40,7 +40,7 @@ impl Obstacle {
             let _ = writeln!(
                 std::io::stderr(),
                 "libibverbs: memory at {address:#x} can't be registered in a virtual machine: {}; use memory of malloc \
-                 or of an anonymous private mmap",
+                 or of an anonymous private mmap, or with UCX set UCX_RNDV_THRESH=inf UCX_ZCOPY_THRESH=inf",
                 self.text()
             );
         }
