@@ -94,6 +94,19 @@ def test_containers_keep_their_interfaces(lab, how):
     assert a2.device not in a2.run(["ip", "link"]).stdout, "removed as ever"
 
 
+def test_a_daemon_starts_while_the_killed_one_still_ends(lab):
+    """The kernel frees the killed daemon's memory, and its helper has not noticed the end, when the next one asks."""
+    host, containers = one_host(lab, "a1", "a2")
+    before = [link(container) for container in containers]
+    for _ in range(5):
+        killed = host.daemon
+        killed.process.send_signal(signal.SIGKILL)
+        host.start()
+        killed.stop(signal.SIGKILL)
+        assert [link(container) for container in containers] == before
+    containers[0].expect_ping(A2.address)
+
+
 def test_what_waits_in_containers_finds_the_ports_of_all_open(lab):
     """The ports open in the order of their names: the sender's first, the receiver's last."""
     names = ("a1", "a2", "b1", "b2")

@@ -94,8 +94,11 @@ impl Channel {
         // SAFETY: the caller's promise.
         let channel = unsafe { Arc::from_raw(channel.cast::<Self>().cast_const()) };
         channel.is_destroyed.store(true, Ordering::Release);
-        let there = |at: &There| (at.device, at.handle);
-        let all: Vec<_> = lock(&channel.waiting).devices.iter().map(there).collect();
+        let all: Vec<_> = {
+            let waiting = lock(&channel.waiting);
+            let _ = rustix::io::write(&waiting.is_read, &1_u64.to_ne_bytes());
+            waiting.devices.iter().map(|there| (there.device, there.handle)).collect()
+        };
         for (device, channel) in all {
             let _ = device.order(CmRequest::DestroyChannel { channel });
         }
@@ -201,9 +204,13 @@ impl Waiting {
 
     fn receive(&mut self) -> Result<Taken, Errno> {
         let mut ended = None;
-        for there in &mut self.devices {
+        for (at, there) in self.devices.iter_mut().enumerate() {
             match there.socket.receive_now::<CmEvent>() {
-                Ok(Some((event, _))) => return Ok(Taken::Event(event)),
+                Ok(Some((event, _))) => {
+                    // The next event is looked for there first.
+                    self.devices.rotate_left(at);
+                    return Ok(Taken::Event(event));
+                }
                 Ok(None) => {}
                 Err(SocketError::Malformed(_)) => return Err(Errno(libc::EPROTO)),
                 Err(_) => ended = Some(there.device),

@@ -51,7 +51,10 @@ pub fn next(channel: &Channel) -> Result<*mut CmEvent, Errno> {
             Ok::<_, Errno>((taken, owner))
         })?;
         match (taken, owner) {
-            (Taken::Nothing, _) => channel.wait()?,
+            (Taken::Nothing, _) => {
+                channel.stay_if_destroyed();
+                channel.wait()?;
+            }
             (Taken::Ended(device), _) => end(channel, device),
             (Taken::Event(event), None) => refuse(&event),
             (Taken::Event(event), Some(owner)) => {
