@@ -274,10 +274,11 @@ fn what_the_card_does_is_what_decide_says() {
 
 #[test]
 fn what_is_plain_stays_on_the_card() {
-    let counts = all(1000..1000 + seeds(), |seed, counts| {
+    // Few tables have floating addresses that conversations reach: more tables, and fewer packets of each.
+    let counts = all(1000..1000 + 4 * seeds(), |seed, counts| {
         let mut rng = Rng::new(seed);
         let mut bench = Bench { counts, ..set_up(&mut rng, true) };
-        for _ in 0..300 {
+        for _ in 0..100 {
             talk::converse(&mut rng, &mut bench);
         }
         bench.counts

@@ -6,7 +6,7 @@ use crate::host::{tables, talk};
 use model::generate::{Rng, packet};
 
 /// Number of packets with the same tables.
-const OF_TABLES: usize = 8000;
+const OF_TABLES: usize = 3200;
 
 /// Returns the number of packets in all. The environment may ask for more than the default.
 fn packets() -> usize {
