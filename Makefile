@@ -69,7 +69,7 @@ test-rust: ## unit, property and differential tests, the card among them, then m
 test-e2e: ## end to end, with real guests and peers (PYTEST="-k vxlan" selects)
 	@scripts/run-tests e2e $(PYTEST)
 
-nightly: ## what takes too long for every change (hours): loom, instruction counts, fuzz targets for TIME seconds each, proofs and rates of the card, soak, an upgrade, packages; writes docs/nightly.md
+nightly: ## what takes too long for every change (hours): loom, instruction counts, fuzz targets for TIME seconds each, proofs of the card, soak, an upgrade, packages; writes docs/nightly.md
 	@TIME=$(TIME) scripts/run-tests nightly $(STAGES)
 
 bench-programs:

@@ -53,7 +53,7 @@ def test_helpers_that_start_after_the_end_of_their_daemons(lab):
     chance = seeded()
     host, (a1, _) = one_host(lab, "a1", "a2")
     before = link(a1)
-    for _ in range(30):
+    for _ in range(10):
         host.kill()
         for _ in range(2):
             host.launch()

@@ -82,6 +82,7 @@ def connection(libvirt):
     return found
 
 
+@pytest.mark.nightly
 def test_a_domain_migrates_there_and_back(lab, libvirts):
     peer, a, b = peer_of(lab), libvirts["a"], libvirts["b"]
     domain = Domain(a, VM, CLIENT, MEMFD, metadata(VM), odd=True).define().start()

@@ -107,6 +107,7 @@ def test_routes_lead_to_a_vm_where_it_is(lab):
     b1.expect_no_ping(VM.address)
 
 
+@pytest.mark.nightly
 def test_a_vm_whose_migration_fails_goes_on_where_it_was(lab):
     hosts = start(lab, bridged)
     vm = lab.vm(hosts["a"], "a1", memory=MEMORY)

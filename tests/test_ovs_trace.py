@@ -48,7 +48,7 @@ table=3,priority=20,reg0=2,actions=output:o2,output:in_port
 table=3,priority=10,tcp,actions=output:o2
 table=3,priority=0,actions=drop
 """
-COUNT = 1000
+COUNT = 300
 
 
 @switches

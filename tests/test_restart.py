@@ -31,7 +31,7 @@ def sequence_numbers(vm):
     "how,options,queues",
     [
         ("kill", "packed=on", 4),
-        ("stop", "", 1),
+        at_night("stop", "", 1),
         at_night("kill", "", 1),
         at_night("stop", "packed=on", 1),
     ],

@@ -22,7 +22,7 @@ PAGE = 4096
 MEMORY = f"{192 * 1024 + 8}K"
 
 
-OPTIONS = ["", "packed=on", at_night("mrg_rxbuf=off"), at_night("guest_announce=off")]
+OPTIONS = ["packed=on", at_night(""), at_night("mrg_rxbuf=off"), at_night("guest_announce=off")]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from lab.topology import vhost
 from lab.verbs_vm import MODULES, VerbsVm
 from lab.vm import BOOT, QEMU, Vm, version
 
-pytestmark = machines
+pytestmark = [machines, pytest.mark.nightly]
 
 # A window and no trust: 36 MB and more, of which programs get 32.
 KEYS = {"standby": True, "rdma": "a1", "window_mb": 36, "window_migrates": True}
@@ -141,7 +141,6 @@ def test_a_vm_with_a_window_moves_by_choice(lab, files, qemu):
     eventually(lambda: window("b")["left_bytes"] == window("b")["used_bytes"] == 0, "all is free")
 
 
-@pytest.mark.nightly
 def test_a_vm_with_a_window_is_saved(lab, files):
     lab.plug("a")
     host = lab.host(bridged("a", {"a1": vhost("a1", **KEYS)}))
