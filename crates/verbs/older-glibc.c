@@ -5,6 +5,7 @@
  * libraries: the version scripts make all else local. scripts/link-verbs refuses what is not caught here. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -42,11 +43,19 @@ OLDER(pthread_key_delete);
 OLDER(pthread_setspecific);
 OLDER(pthread_getattr_np);
 OLDER(pthread_attr_getstack);
+OLDER(pthread_create);
+OLDER(pthread_detach);
+OLDER(pthread_join);
+OLDER(pthread_sigmask);
 int older_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
 int older_pthread_key_delete(pthread_key_t key);
 int older_pthread_setspecific(pthread_key_t key, const void *value);
 int older_pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes);
 int older_pthread_attr_getstack(const pthread_attr_t *attributes, void **start, size_t *bytes);
+int older_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument);
+int older_pthread_detach(pthread_t thread);
+int older_pthread_join(pthread_t thread, void **result);
+int older_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 
 int pthread_key_create(pthread_key_t *key, void (*destructor)(void *)) {
     return older_pthread_key_create(key, destructor);
@@ -66,4 +75,20 @@ int pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes) {
 
 int pthread_attr_getstack(const pthread_attr_t *attributes, void **start, size_t *bytes) {
     return older_pthread_attr_getstack(attributes, start, bytes);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) {
+    return older_pthread_create(thread, attributes, body, argument);
+}
+
+int pthread_detach(pthread_t thread) {
+    return older_pthread_detach(thread);
+}
+
+int pthread_join(pthread_t thread, void **result) {
+    return older_pthread_join(thread, result);
+}
+
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *before) {
+    return older_pthread_sigmask(how, set, before);
 }

@@ -295,8 +295,7 @@ impl Device {
     pub fn create_channel(&'static self) -> Result<(u32, Connection), Errno> {
         let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        let (reply, own) =
-            self.ask_with(CmRequest::CreateChannel { tag: self.tag }, Some(theirs.as_fd()))?;
+        let (reply, own) = self.ask_with(CmRequest::CreateChannel { tag: self.tag }, Some(theirs.as_fd()))?;
         let socket = match own {
             Some(own) => Connection::Stream(Stream::new(own)),
             None => Connection::new(ours),

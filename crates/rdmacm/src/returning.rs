@@ -4,11 +4,12 @@ use crate::device::{self, Device, lock};
 use crate::error::Errno;
 use crate::id::Id;
 use crate::resolving;
-use std::mem::MaybeUninit;
+use libc::c_int;
 use std::ptr;
 use std::sync::Mutex;
 use std::time::Duration;
 use uverbs::cm::CmRequest;
+use uverbs::start_thread;
 
 /// Pauses between two attempts to reach the devices: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -51,18 +52,12 @@ pub fn remove(id: &Id) -> bool {
     true
 }
 
-/// Starts the thread, which takes no signals from the program's threads.
-fn start() -> std::io::Result<()> {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: both sets may be written; the first is whole once it is filled.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let started = std::thread::Builder::new().name("rdmacm-return".into()).spawn(run);
-    // SAFETY: the set is the one from above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    started.map(drop)
+/// Starts the thread.
+fn start() -> Result<(), c_int> {
+    let thread = start_thread(c"rdmacm-return", run)?;
+    // SAFETY: nobody joins it.
+    unsafe { libc::pthread_detach(thread) };
+    Ok(())
 }
 
 fn run() {
@@ -90,8 +85,7 @@ fn run() {
 
 /// Makes a listener listen at the devices where it ought to. Returns false if not all of them are there.
 fn listen(id: &Id, devices: &[&'static Device]) -> bool {
-    let (bindings, asked) =
-        id.state(|state| (state.bindings.clone(), state.bound.zip(state.backlog)));
+    let (bindings, asked) = id.state(|state| (state.bindings.clone(), state.bound.zip(state.backlog)));
     let Some((bound, backlog)) = asked else { return true };
     let is_everywhere = device::is_loopback(bound.ip());
     for device in devices.iter().filter(|device| is_everywhere || device.has_address(bound.ip())) {
