@@ -1,7 +1,7 @@
 //! The daemon's sockets: the API on RUN_DIR/viaduct.sock, its read-only part on RUN_DIR/viaduct-read.sock,
 //! and metrics over HTTP.
 
-use crate::clients::{Bounds, Clients};
+use crate::clients::{Bounds, Clients, Counted};
 use crate::core::Core;
 use crate::metrics;
 use crate::process::Process;
@@ -215,7 +215,7 @@ async fn answer(listener: UnixListener, service: impl Viaduct, limits: Limits) -
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .max_concurrent_streams(limits.streams)
-        .add_service(service)
+        .add_service(Counted(service))
         .serve_with_incoming(Clients::new(listener, limits.connections));
     server.await.map_err(std::io::Error::other)
 }

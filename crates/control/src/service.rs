@@ -11,7 +11,7 @@ mod state;
 mod tables;
 mod users;
 
-use crate::clients::Peer;
+use crate::clients::{Connection, Peer};
 use crate::core::{Core, Done, Error, View};
 use crate::object_change::ObjectChange;
 use crate::owner::Owner;
@@ -103,7 +103,7 @@ impl Service {
 const LOGGED: usize = 20;
 
 fn peer<T>(request: &Request<T>) -> Peer {
-    request.extensions().get::<Peer>().copied().unwrap_or_default()
+    request.extensions().get::<Connection>().map_or_else(Peer::default, |connection| connection.peer)
 }
 
 fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {

@@ -21,7 +21,6 @@ mod encoding;
 mod flows;
 mod heritage;
 mod kinds;
-mod places;
 mod port;
 mod protocol;
 mod refused;

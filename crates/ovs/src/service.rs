@@ -1,6 +1,5 @@
 //! The socket on which drivers connect, and the thread that serves them.
 
-use crate::places::Places;
 use crate::port::{self, OvsPort, Shared};
 use crate::protocol::{AHEAD, BadMessage, Create, LONGEST, Request, TOGETHER, is_of_one_flow, requests};
 use crate::state::{Reply, State, Tables, Times};
@@ -10,7 +9,7 @@ use model::VifId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, sendmsg};
-use sockets::Untrusted;
+use sockets::{Places, Untrusted};
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,6 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+/// Most drivers at a time.
+const DRIVERS: usize = 16;
 /// How often drivers are told counters and links.
 const TICK: Duration = Duration::from_millis(250);
 /// Requests of a turn; the last message may add more. The answers are sent once all are carried out, and
@@ -96,7 +97,7 @@ impl Service {
     pub fn serve(&self, listener: OwnedFd) -> io::Result<()> {
         let common = self.common.clone();
         let waker = Arc::downgrade(&common);
-        let places = Places::new(move || waker.upgrade().iter().for_each(|common| common.wake()));
+        let places = Places::new(DRIVERS, move || waker.upgrade().iter().for_each(|common| common.wake()));
         let thread = Thread { common, listener, sockets: BTreeMap::new(), places, last: 0, pause: None };
         std::thread::Builder::new().name("ovs".into()).spawn(move || thread.run()).map(drop)
     }

@@ -3,7 +3,7 @@
 //!
 //! Owns: the way to the directory of such a file, past everything that others could have put there; its owner
 //! and mode, from its creation to its removal; the closing of sockets if somebody else determines how long
-//! that takes.
+//! that takes; how many connections each user may have.
 //!
 //! Must not know: what is spoken over a socket, what is in a file.
 
@@ -13,6 +13,7 @@ mod directory;
 mod maker;
 mod memory;
 mod own_file;
+mod places;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::missing_panics_doc, clippy::unwrap_used, reason = "a test fails by panicking")]
 pub mod testing;
@@ -22,6 +23,7 @@ use directory::Directory;
 pub use maker::{Here, Listening, ListeningFile, Sockets, here};
 pub use memory::{open_memory, remove_memory};
 pub use own_file::{OwnFileError, open_own_file};
+pub use places::Places;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
