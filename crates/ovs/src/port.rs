@@ -6,7 +6,9 @@ use mem::{
     TxQueue, copy, scatter,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sockets::{Closing, Untrusted};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,6 +20,8 @@ const LINK_HEADERS: usize = 14 + 2 * 4;
 const DEFAULT_MTU: u32 = 1500;
 /// Most messages that are taken from a bell at once.
 const RINGS: usize = 16;
+/// Most bells of earlier drivers that are still being closed.
+const CLOSING: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OvsPort {
@@ -33,6 +37,10 @@ pub struct Shared {
     pub spec: OvsPort,
     /// The driver that has the port, and a count of changes.
     driver: Mutex<Option<Arc<Driver>>>,
+    /// Earlier drivers, so that it is not a worker who drops the last reference.
+    former: Mutex<Vec<Arc<Driver>>>,
+    /// Counts the bells that are being closed.
+    closing: Arc<Closing>,
     version: AtomicU32,
     /// Longest frame for OVS, bytes.
     frame: AtomicU32,
@@ -52,8 +60,8 @@ struct Driver {
     rings: Arc<Rings>,
     /// The driver wakes the worker through the other end, which only this session's driver ever had, so
     /// nothing that it does to it harms a later driver. It is a socket, because reads of a socket can be told
-    /// not to wait, no matter what is done to the other end.
-    bell: OwnedFd,
+    /// not to wait, no matter what is done to the other end. Descriptors may come by it.
+    bell: Untrusted,
 }
 
 impl Shared {
@@ -61,6 +69,8 @@ impl Shared {
         let shared = Self {
             spec,
             driver: Mutex::default(),
+            former: Mutex::default(),
+            closing: Arc::default(),
             version: AtomicU32::new(0),
             frame: AtomicU32::new(DEFAULT_MTU + LINK_HEADERS as u32),
             down: AtomicBool::new(false),
@@ -73,7 +83,7 @@ impl Shared {
     }
 
     /// Lets this descriptor wake the worker, until it is closed or deleted.
-    fn watch(&self, descriptor: &OwnedFd) -> rustix::io::Result<()> {
+    fn watch(&self, descriptor: impl AsFd) -> rustix::io::Result<()> {
         epoll::add(&self.event, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
     }
 
@@ -85,9 +95,14 @@ impl Shared {
     /// that driver wakes the worker.
     ///
     /// # Errors
-    /// The process is out of descriptors; nothing is changed.
+    /// The process is out of descriptors, or too many that came from earlier drivers are not closed yet;
+    /// nothing is changed.
     pub fn give_to(&self, rings: Arc<Rings>) -> rustix::io::Result<OwnedFd> {
+        if self.closing.count() >= CLOSING {
+            return Err(Errno::BUSY);
+        }
         let (bell, clapper) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let bell = Untrusted::new(bell, &self.closing)?;
         self.watch(&bell)?;
         self.replace(Some(Arc::new(Driver { rings, bell })));
         Ok(clapper)
@@ -104,8 +119,10 @@ impl Shared {
             std::mem::replace(&mut *place, driver)
         };
         if let Some(old) = old {
-            // The worker may hold it for a while longer.
             let _ = epoll::delete(&self.event, &old.bell);
+            let mut former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
+            former.retain(|driver| Arc::strong_count(driver) > 1);
+            former.push(old);
         }
         self.set_mtu(DEFAULT_MTU);
         // Wakes a sleeping worker. Fails only if it is readable already.
@@ -274,8 +291,14 @@ impl RxQueue for Rx {
         let _ = rustix::io::read(&self.shared.wake, &mut [0_u8; 8]);
         let Some(driver) = &self.driver else { return };
         for _ in 0..RINGS {
-            if recv(&driver.bell, &mut [0_u8; 8][..], RecvFlags::DONTWAIT).is_err() {
-                break;
+            match driver.bell.receive(&mut [0; 8]) {
+                Ok(_) => {}
+                // Descriptors came: the driver wakes nobody any more.
+                Err(Errno::BADMSG) => {
+                    let _ = epoll::delete(&self.shared.event, &driver.bell);
+                    return;
+                }
+                Err(_) => break,
             }
         }
     }

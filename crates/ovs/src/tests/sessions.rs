@@ -482,3 +482,35 @@ fn hostile_drivers() {
         }
     });
 }
+
+/// Descriptors that a driver sends to its bell are closed by nobody who carries packets, and wake nobody again.
+#[test]
+fn descriptors_by_a_bell_hold_up_no_worker() {
+    use rustix::net::SendFlags;
+    use sockets::testing::{lingering, send_with};
+    let work = || {
+        let mut world = World::new(1);
+        world.driver(1, &[]);
+        let bell = world.state.handle(1, open(0, "p0"), world.now).files.pop().unwrap();
+        world.ports[0].1.rx[0].disarm();
+        assert!(!world.ports[0].1.rx[0].arm());
+        let (stream, unread) = lingering();
+        send_with(&bell, b"x", (&stream, 1), SendFlags::empty()).unwrap();
+        drop(stream);
+        let rx = &mut world.ports[0].1.rx[0];
+        rx.disarm();
+        let event = rx.event_fd();
+        assert_eq!(
+            poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec::default())),
+            Ok(0),
+            "it spins"
+        );
+        world.state.end(1, world.now);
+        world.ports[0].1.rx[0].arm();
+        drop(world);
+        unread
+    };
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    finished.recv_timeout(Duration::from_secs(20)).expect("it waits until the descriptor is closed");
+}
