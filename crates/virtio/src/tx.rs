@@ -194,13 +194,16 @@ impl<R: Virtqueue> Room for GuestRoom<'_, R> {
         }
         let header_len = self.features.header_len();
         self.memory.work.grant_packet(header_len + len);
-        let buffers = self.take(header_len + len)?;
+        // Nothing is written to chains that were put back.
+        let buffers = self.take(header_len + len).inspect_err(|_| self.segments.clear())?;
+        // A driver may post more than the packet needs, and what stays as it was is not marked.
+        trim(self.segments, header_len + len);
         let mut header = vnet::build(offload);
         header[10..].copy_from_slice(&buffers.to_le_bytes());
         scatter(&header[..header_len], self.segments, 0);
         // The rest is written later, and marked then.
         self.memory.written(self.segments);
-        Ok(trim(skip(self.segments, header_len), len))
+        Ok(skip(self.segments, header_len))
     }
 
     /// Stores a packet as [`mem::Room::put`] does, with a short path for the buffers that most drivers post:
@@ -251,14 +254,14 @@ fn store_header(buffer: &Segment, header_len: usize, header: &[u8; vnet::VNET_HE
     last && buffer.store(0, &first)
 }
 
-fn trim(segments: &mut [Segment], len: usize) -> &[Segment] {
+/// Keeps the first `len` bytes.
+fn trim(segments: &mut Vec<Segment>, len: usize) {
     let mut left = len;
     for (i, segment) in segments.iter_mut().enumerate() {
         if segment.len() >= left {
             *segment = segment.slice(0, left);
-            return &segments[..=i];
+            return segments.truncate(i + 1);
         }
         left -= segment.len();
     }
-    segments
 }

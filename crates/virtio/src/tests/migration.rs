@@ -25,7 +25,7 @@ impl LogFile {
     }
 
     /// Returns the marked pages, counted from the first of the guest's memory, and marks them as clean.
-    fn take(&self) -> Vec<u64> {
+    pub fn take(&self) -> Vec<u64> {
         let first = GPA / LOG_PAGE / 8;
         let mut bits = vec![0; (LOG - first) as usize];
         self.0.read_exact_at(&mut bits, first).unwrap();
@@ -153,6 +153,49 @@ fn every_page_that_changes_is_in_the_log() {
             while vmm.drivers[TO_GUEST].used().is_some() || vmm.drivers[FROM_GUEST].used().is_some() {}
         }
         assert!(changed > if long { 100 } else { 5 }, "{case}: {changed}");
+    }
+}
+
+#[test]
+fn of_a_long_chain_only_what_a_packet_changes_is_in_the_log() {
+    for merged in [Features::default(), Features::MRG_RXBUF] {
+        let features = with(&[merged]);
+        let (_dir, port, mut vmm) = connected("long-chain", features, 1);
+        let log = LogFile::new();
+        log.hand_over(&vmm);
+        log_all(&vmm, features, true);
+        let first = vmm.buffer(0) / LOG_PAGE;
+        let mut marked = |port: &Opened, chain: &[(u64, u32)], len: usize, is_copied: bool| {
+            let parts: Vec<_> =
+                chain.iter().map(|(page, len)| (GPA + (first + page) * LOG_PAGE, *len, true)).collect();
+            vmm.drivers[TO_GUEST].offer(&parts, false).unwrap();
+            log.take();
+            let bytes = frame(len, 1);
+            let mut done = Err(NoRoom::Full);
+            port.tx[0].burst(&mut |room| {
+                done = match is_copied {
+                    true => room.put(&bytes, &[], 0, 0, &Offload::default()),
+                    false => room
+                        .reserve(len, &Offload::default())
+                        .map(|to| assert_eq!(scatter(&bytes, to, 0), len)),
+                };
+            });
+            let pages: Vec<_> = log.take().into_iter().filter_map(|page| page.checked_sub(first)).collect();
+            if done.is_ok() {
+                vmm.drivers[TO_GUEST].used().unwrap();
+            }
+            (done, pages)
+        };
+        for is_copied in [true, false] {
+            assert_eq!(marked(&port, &[(0, 10 * 4096)], 60, is_copied), (Ok(()), vec![0]));
+            assert_eq!(
+                marked(&port, &[(0, 12), (2, 8192), (6, 40_000)], 5000, is_copied),
+                (Ok(()), vec![0, 2, 3])
+            );
+        }
+        // A chain that stays with the driver is as it was.
+        let lone = marked(&port, &[(20, 4096)], 5000, false);
+        assert!(lone.0.is_err() && lone.1.is_empty(), "{lone:?}");
     }
 }
 
