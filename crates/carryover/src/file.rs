@@ -2,7 +2,7 @@
 
 use crate::header::{self, Header, InForce, Refused};
 use crate::slots;
-use crate::table::Table;
+use crate::table::{Table, reserve};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, fstatvfs, seek};
 use rustix::io::Errno;
 use sockets::open_own_file;
@@ -85,12 +85,15 @@ fn open_since(run_dir: &Path, mut header: Header) -> io::Result<Opened> {
     Ok(Opened { own, former, refused })
 }
 
-/// Returns whether the file system has room for a table. Without room, a store to a page of it would end the
-/// process.
+/// Returns whether the file system has room for a table, and can reserve it.
 fn has_room(file: &File, table: u64) -> io::Result<bool> {
     let of = fstatvfs(file)?;
     let free = of.f_bavail.saturating_mul(of.f_frsize);
     let has_room = free >= table;
+    if let Err(error) = reserve(file, 0) {
+        tracing::warn!(%error, "the run-dir reserves no memory: connections will not be known after a restart");
+        return Ok(false);
+    }
     if !has_room {
         tracing::warn!(
             free,

@@ -311,7 +311,8 @@ impl Executor for Engine {
     fn status(&self) -> ExecutorStatus {
         let workers = self.common.workers.iter().enumerate();
         let stalled = workers.filter(|(_, worker)| worker.is_stalled()).map(|(number, _)| number).collect();
-        ExecutorStatus { name: "cpu".to_owned(), card: None, stalled }
+        let connections_lack = self.common.shared.flows().lack().map(|errno| errno.to_string());
+        ExecutorStatus { name: "cpu".to_owned(), card: None, stalled, connections_lack }
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {

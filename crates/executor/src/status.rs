@@ -12,6 +12,8 @@ pub struct ExecutorStatus {
     /// Numbers of the workers that did not obey a message in time and have obeyed none since: removed objects
     /// may still affect their packets.
     pub stalled: Vec<usize>,
+    /// The reason why new connections are refused though the table has room for them, in words.
+    pub connections_lack: Option<String>,
 }
 
 /// The place where a host with a card forwards the packets of a flow of Open vSwitch.

@@ -90,7 +90,7 @@ reasons! {
     RateLimited = "rate_limited", "Over the guest's own rate.";
     RoceNat = "roce_nat", "RoCEv2's checksum (ICRC) covers addresses, so NAT would break it.";
     FlowQuota = "flow_quota", "The guest, or hosts behind a wire, have as many connections as their limit allows, or open too many in a second.";
-    FlowTableFull = "flow_table_full", "The flow table is full, and no entry may be displaced by this flow.";
+    FlowTableFull = "flow_table_full", "The flow table is full, and no entry may be displaced by this flow; or the run-dir has no memory for its entry.";
     ReplyLimited = "reply_limited", "An answer or ICMP error was over its rate limit.";
     RxFull = "rx_full", "The kernel's buffer for the interface was full before Viaduct took the packet.";
     TxFull = "tx_full", "The receiver has no free buffers, or the kernel's queue is full.";

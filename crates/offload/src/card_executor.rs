@@ -135,12 +135,12 @@ impl Executor for CardExecutor {
             None => self.name.to_owned(),
             Some(why) => format!("{} (failed: {why}; on cpu)", self.name),
         };
-        let mut stalled = Executor::status(&*self.engine).stalled;
+        let ExecutorStatus { mut stalled, connections_lack, .. } = Executor::status(&*self.engine);
         if self.orders.is_stalled() {
             // The carrier's number is that of a worker after the engine's.
             stalled.push(self.engine.workers().len());
         }
-        ExecutorStatus { name, card: Some(self.stats.card()), stalled }
+        ExecutorStatus { name, card: Some(self.stats.card()), stalled, connections_lack }
     }
 
     /// Applies changes to the engine, which decides whether they are valid, then to the card. When this returns, the

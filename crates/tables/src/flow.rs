@@ -1,7 +1,7 @@
 //! The connection table: bounded, shared by all workers, read without locks.
 //!
 //! A connection takes one entry of 128 bytes and 16 bytes of index, so 144 bytes at full load, for both directions;
-//! the kernel provides memory only as entries are used. The index uses a symmetric keyed hash: both directions find
+//! the kernel provides memory only as entries are used, and a connection is refused if it has none left. The index uses a symmetric keyed hash: both directions find
 //! the same entry. A look-up probes two buckets of eight slots, a cache line each, and no more. Inserting and removing
 //! lock one of up to 64 shards; state, time and counters are atomics.
 //!
@@ -29,7 +29,8 @@ pub use fragments::Fragments;
 use hash::FlowHash;
 use model::{Connection, DropReason, FlowChange, FlowKey, Seconds, Segment, VifId};
 pub use remembered::{FORMAT, Record, remembered};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroed::Zeroed;
 
@@ -120,6 +121,8 @@ pub struct Flows {
     created: AtomicU64,
     /// The entry at which [`Flows::expire`] goes on.
     sweep: AtomicU64,
+    /// The reason why the last new entry had no memory; 0 if it had.
+    lack: AtomicI32,
 }
 
 impl Flows {
@@ -151,6 +154,7 @@ impl Flows {
             live: AtomicU64::new(0),
             created: AtomicU64::new(0),
             sweep: AtomicU64::new(0),
+            lack: AtomicI32::new(0),
         }
     }
 
@@ -173,6 +177,13 @@ impl Flows {
     #[must_use]
     pub fn created(&self) -> u64 {
         self.created.load(Ordering::Relaxed)
+    }
+
+    /// Returns the reason why connections are refused though the table has room: the host has no memory for
+    /// its next entries.
+    #[must_use]
+    pub fn lack(&self) -> Option<Errno> {
+        Some(self.lack.load(Ordering::Relaxed)).filter(|errno| *errno != 0).map(Errno::from_raw_os_error)
     }
 
     #[must_use]

@@ -24,6 +24,7 @@ use super::entry::{New, Read};
 use super::{FlowRef, Flows, NONE, Shard, WAYS, entry_of};
 use model::{DropReason, FlowState, Seconds};
 use packet::proto;
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Candidates that are examined, besides the entries of the new connection's two buckets.
@@ -129,7 +130,7 @@ impl Flows {
                 return None;
             }
         }
-        let index = self.free_entry(shard, at);
+        let index = self.free_entry(shard, at)?;
         let seq = self.entry(index).fill(new);
         if let Some(slot) = free_slot(buckets) {
             slot.store(Self::slot(new.hash, index), Ordering::Release);
@@ -139,17 +140,20 @@ impl Flows {
         Some(FlowRef { index, seq })
     }
 
-    /// Takes a free entry of a shard, which must have one.
-    fn free_entry(&self, shard: &mut Shard, at: usize) -> u32 {
-        if shard.free == NONE {
-            shard.used += 1;
-            self.used[at].store(shard.used, Ordering::Release);
-            (at * self.per_shard) as u32 + shard.used - 1
-        } else {
+    /// Takes a free entry of a shard, which must have one. `None` if the host has no memory for it.
+    fn free_entry(&self, shard: &mut Shard, at: usize) -> Option<u32> {
+        if shard.free != NONE {
             let index = shard.free;
             shard.free = self.entry(index).next_free();
-            index
+            return Some(index);
         }
+        let index = (at * self.per_shard) as u32 + shard.used;
+        let reserved = self.entries.reserve(index as usize);
+        self.lack.store(reserved.err().map_or(0, Errno::raw_os_error), Ordering::Relaxed);
+        reserved.ok()?;
+        shard.used += 1;
+        self.used[at].store(shard.used, Ordering::Release);
+        Some(index)
     }
 
     /// Makes room in a full bucket: moves one of its entries to that entry's other bucket. An entry is moved only from
@@ -172,9 +176,10 @@ impl Flows {
     /// Chooses candidates from all used parts of a shard. Each call yields different ones.
     fn spread(&self, shard: &mut Shard, at: usize) -> impl Iterator<Item = u32> + use<> {
         let first = (at * self.per_shard) as u32;
-        let (hand, used) = (u64::from(shard.hand), u64::from(shard.used.max(1)));
+        let (hand, used) = (u64::from(shard.hand), u64::from(shard.used));
         shard.hand = shard.hand.wrapping_add(CANDIDATES);
-        (hand..hand + u64::from(CANDIDATES)).map(move |n| first + (n * STRIDE % used) as u32)
+        let candidates = if used == 0 { 0 } else { u64::from(CANDIDATES) };
+        (hand..hand + candidates).map(move |n| first + (n * STRIDE % used) as u32)
     }
 
     fn claim(&self, new: &New) -> Claim {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Standard Rust can't yet allocate zeroed atomics directly, nor prefetch.
 
 use carryover::Table;
+use rustix::io::Errno;
 
 #[cfg(not(miri))]
 use rustix::mm::{Advice, madvise};
@@ -77,6 +78,19 @@ impl<const N: usize> Zeroed<N> {
             let _ = unsafe { madvise(pages, len, Advice::LinuxHugepage) };
         }
         self
+    }
+
+    /// Makes sure that there is memory for a record that nobody has accessed yet. Records are used in order, beginning
+    /// with the first or with a multiple of [`Table::CHUNK`] bytes.
+    ///
+    /// # Errors
+    /// The file system's: the record must not be accessed.
+    pub fn reserve(&self, record: usize) -> Result<(), Errno> {
+        let at = record * size_of::<[AtomicU64; N]>();
+        match &self.memory {
+            Memory::Kept(table) if at.is_multiple_of(Table::CHUNK) => table.reserve(at / Table::CHUNK),
+            _ => Ok(()),
+        }
     }
 
     #[inline(always)]

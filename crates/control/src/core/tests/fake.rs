@@ -69,7 +69,7 @@ impl FakeExecutor {
 
 impl Executor for FakeExecutor {
     fn status(&self) -> ExecutorStatus {
-        ExecutorStatus { name: "fake".to_owned(), stalled: self.stalled.clone(), card: None }
+        ExecutorStatus { name: "fake".to_owned(), stalled: self.stalled.clone(), ..ExecutorStatus::default() }
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
