@@ -3,7 +3,7 @@
 use crate::object::{Place, Wire};
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Prefix, Value, text};
+use crate::value::{Prefix, Value, Within, text};
 use ipnet::IpNet;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -32,10 +32,19 @@ pub struct Host {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readers: Option<String>,
     /// Directories in which sockets may be that are added while the daemon runs, besides the run-dir and
-    /// those of sockets in the file. `DIR/**` is `DIR` with all below it. If a file names none, the value is
-    /// `/**`.
+    /// those of sockets in the file. `DIR/**` is `DIR` with all below it. If a file names none, they are
+    /// [`SOCKET_DIRS`].
     pub socket_dirs: Vec<String>,
+    /// Most megabytes of memory of a VM; `None`: as many as the host has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest_memory_mb: Option<u32>,
+    /// Most megabytes of all VMs together; `None`: eight times as many as the host has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guests_memory_mb: Option<u32>,
 }
+
+/// The directories for sockets of libvirt, OpenStack and Open vSwitch.
+pub const SOCKET_DIRS: [&str; 3] = ["/var/lib/libvirt/qemu/**", "/var/lib/vhost_sockets", "/run/openvswitch"];
 
 /// A directory of sockets.
 struct SocketDir(String);
@@ -97,16 +106,21 @@ impl Host {
     #[must_use]
     pub fn to_toml(&self) -> String {
         let body = toml::Table::try_from(self).unwrap_or_default();
-        let everywhere = self.socket_dirs == ["/**"];
         let is_default = |key: &str, value: &toml::Value| match key {
             "executor" => self.executor == Executor::default(),
-            "socket_dirs" => everywhere,
+            "socket_dirs" => self.has_default_socket_dirs(),
             _ => value.as_bool() == Some(false) || value.as_array().is_some_and(Vec::is_empty),
         };
         let mut set: Vec<_> = body.iter().filter(|(key, value)| !is_default(key, value)).collect();
         set.sort_by_key(|(key, _)| *key != "name");
         let lines = set.into_iter().map(|(key, value)| format!("{key} = {value}\n"));
         format!("[host]\n{}", lines.collect::<String>())
+    }
+
+    /// Returns whether the file leaves it to us where sockets may be.
+    #[must_use]
+    pub fn has_default_socket_dirs(&self) -> bool {
+        self.socket_dirs == SOCKET_DIRS
     }
 
     /// Returns the source addresses of tunnels: the configured ones, or else the first address of each family
@@ -132,8 +146,10 @@ impl Host {
             readers: r.get::<Group>("readers").map(|group| group.0),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {
                 Some(dirs) => dirs.into_iter().map(|dir| dir.0).collect(),
-                None => vec!["/**".to_owned()],
+                None => SOCKET_DIRS.map(str::to_owned).to_vec(),
             },
+            guest_memory_mb: r.get::<Within<1, { u32::MAX }>>("guest_memory_mb").map(Within::wide),
+            guests_memory_mb: r.get::<Within<1, { u32::MAX }>>("guests_memory_mb").map(Within::wide),
         };
         for (i, core) in host.workers.iter().enumerate() {
             if host.workers[..i].contains(core) {

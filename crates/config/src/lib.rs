@@ -18,7 +18,7 @@ mod tree;
 mod value;
 
 pub use check::{CommonWindow, CommonWindows, Index, check, check_routes, warnings};
-pub use host::{Executor, Host};
+pub use host::{Executor, Host, SOCKET_DIRS};
 pub use machine::{check_machine, check_owners, check_readers, check_wires, cpus, device_mtu};
 pub use object::{
     Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,

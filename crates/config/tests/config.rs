@@ -15,10 +15,20 @@ fn every_kind_of_object_reads() {
 }
 
 #[test]
-fn sockets_may_be_anywhere_unless_the_file_says_where() {
+fn sockets_are_where_vmms_have_them_unless_the_file_says_where() {
     let dirs = |line: &str| parse(&format!("[host]\nname = \"a\"\n{line}")).unwrap().host.socket_dirs;
-    assert_eq!(dirs(""), ["/**"]);
+    assert_eq!(dirs(""), ["/var/lib/libvirt/qemu/**", "/var/lib/vhost_sockets", "/run/openvswitch"]);
+    assert_eq!(dirs("socket_dirs = [\"/**\"]"), ["/**"]);
     assert!(dirs("socket_dirs = []").is_empty());
+}
+
+#[test]
+fn memory_of_vms_has_limits() {
+    let host = |line: &str| parse(&format!("[host]\nname = \"a\"\n{line}"));
+    let found = host("guest_memory_mb = 2048\nguests_memory_mb = 4294967295").unwrap().host;
+    assert_eq!((found.guest_memory_mb, found.guests_memory_mb), (Some(2048), Some(u32::MAX)));
+    assert_eq!(host("").unwrap().host.guest_memory_mb, None);
+    assert!(host("guest_memory_mb = 0").is_err());
 }
 
 #[test]

@@ -562,6 +562,8 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
         ("metrics", running.metrics != wanted.metrics),
         ("readers", running.readers != wanted.readers),
         ("socket_dirs", running.socket_dirs != wanted.socket_dirs),
+        ("guest_memory_mb", running.guest_memory_mb != wanted.guest_memory_mb),
+        ("guests_memory_mb", running.guests_memory_mb != wanted.guests_memory_mb),
     ];
     let changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
     match &changed[..] {
