@@ -42,6 +42,11 @@ pub trait Ports: Send + Sync {
     fn remove_sockets(&self, left: &BTreeSet<PathBuf>);
     /// Returns the problems of windows while all ports are open, as pairs of an object and what is wrong.
     fn window_problems(&self) -> Vec<(String, String)>;
+
+    /// Returns a warning if guests' memory takes nearly as much as it may.
+    fn memory_problem(&self) -> Option<String> {
+        None
+    }
     /// Returns the drivers of Open vSwitch, and the ports that they can open.
     fn ovs(&self) -> ovs::Status;
     /// Returns the flows that the drivers made, the oldest first.

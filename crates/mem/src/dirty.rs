@@ -1,6 +1,6 @@
 //! The log of written pages, from which a VMM copies the memory of a running guest (vhost-user, "Migration").
 
-use crate::{FaultWord, Region, RegionError, RegionSpec, Regions, Segment};
+use crate::{FaultWord, Quota, Region, RegionError, RegionSpec, Regions, Segment};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,9 +20,15 @@ impl DirtyLog {
     ///
     /// # Errors
     /// As [`Region::map`].
-    pub fn map(len: u64, offset: u64, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
+    pub fn map(
+        len: u64,
+        offset: u64,
+        file: impl AsFd,
+        fault: &Arc<FaultWord>,
+        quota: &Arc<Quota>,
+    ) -> Result<Self, RegionError> {
         let spec = RegionSpec { gpa: 0, len, user: 0, offset };
-        Ok(Self { bits: Region::map(&spec, file, fault)? })
+        Ok(Self { bits: Region::map(&spec, file, fault, quota)? })
     }
 
     /// Creates a log in memory that is already mapped.

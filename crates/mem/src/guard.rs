@@ -243,7 +243,7 @@ mod tests {
             let fault = Arc::new(FaultWord::new());
             let spec = RegionSpec { gpa: 0, len: LEN, user: 0, offset: 0 };
             let mut regions = Regions::default();
-            regions.insert(Region::map(&spec, &file, &fault).unwrap()).unwrap();
+            regions.insert(Region::map(&spec, &file, &fault, &Arc::default()).unwrap()).unwrap();
             // SAFETY: the segments below are dropped before it.
             let memory = unsafe { Resolver::new(Arc::new(regions)) }.unwrap();
             Self { file, fault, memory }

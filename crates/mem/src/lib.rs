@@ -2,7 +2,7 @@
 //!
 //! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands packets to a
 //! worker, the [`Offload`] metadata that travels beside a packet, the [`Lease`] of a shared queue, guest memory
-//! [`Regions`] and the log of its pages written, the SIGBUS guard, and [`fn@signal`] for eventfds that others hold. It
+//! [`Regions`] with their limits ([`Quota`]) and the log of its pages written, the SIGBUS guard, and [`fn@signal`] for eventfds that others hold. It
 //! is the one crate that touches bytes which another party may be writing, so it never forms a `&[u8]` over them.
 //!
 //! Must not know: rings, packet formats, tables.
@@ -14,6 +14,7 @@ mod guard;
 mod lease;
 mod offload;
 mod port;
+mod quota;
 mod regions;
 mod segment;
 mod signal;
@@ -26,6 +27,7 @@ pub use guard::Guarded;
 pub use lease::Lease;
 pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, Frozen, NoRoom, Opened, Port, PortStatus, Refusal, Room, RxQueue, TxQueue};
+pub use quota::{HostQuota, OverQuota, Quota};
 pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};
 pub use segment::{Segment, copy, gather, prefetch, prefetch_write, scatter};
 pub use signal::{prepare as prepare_to_signal, signal};

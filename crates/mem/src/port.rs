@@ -215,6 +215,9 @@ pub trait Port: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Begins to stop, so that [`Port::freeze`] waits for less, and several ports stop at the same time.
+    fn begin_freeze(&self) {}
+
     /// Stops at a point where nothing is under way, until [`Port::thaw`], and returns what a different
     /// process needs to go on from there; `None` if there is nothing to go on with.
     ///

@@ -1,6 +1,7 @@
 //! Guest memory: translates guest-physical addresses into ours.
 
 use crate::guard::Guarded;
+use crate::quota::{Charge, OverQuota, Quota};
 use crate::{FaultWord, Segment};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -37,6 +38,9 @@ pub enum RegionError {
     /// There are more than [`MAX_REGIONS`].
     #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
+    /// It would be more memory than guests may have.
+    #[error(transparent)]
+    Quota(#[from] OverQuota),
     /// A system call failed.
     #[error("mapping guest memory: {0}")]
     Os(#[from] std::io::Error),
@@ -54,6 +58,7 @@ struct Mapping {
     base: NonNull<u8>,
     len: usize,
     guarded: Option<Guarded>,
+    _charge: Charge,
 }
 
 // SAFETY: an address range, whose content is only copied, from any thread.
@@ -127,11 +132,17 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps `spec` of `file`, shared and guarded: if the file is truncated, `fault` is raised.
+    /// Maps `spec` of `file`, shared and guarded: if the file is truncated, `fault` is raised. It counts in
+    /// `quota` as long as it is mapped.
     ///
     /// # Errors
-    /// If the file is not a memory file, is too short, or can't be mapped.
-    pub fn map(spec: &RegionSpec, file: impl AsFd, fault: &Arc<FaultWord>) -> Result<Self, RegionError> {
+    /// If the file is not a memory file, is too short, too much, or can't be mapped.
+    pub fn map(
+        spec: &RegionSpec,
+        file: impl AsFd,
+        fault: &Arc<FaultWord>,
+        quota: &Arc<Quota>,
+    ) -> Result<Self, RegionError> {
         let end = spec.offset.checked_add(spec.len).ok_or(RegionError::Range)?;
         // Only files that are memory have seals. Asking a file system for anything else (FUSE, NFS) may take forever;
         // this asks only the kernel.
@@ -149,6 +160,7 @@ impl Region {
         let start = spec.offset - spec.offset % page;
         let len = usize::try_from((end - start).checked_next_multiple_of(page).ok_or(RegionError::Range)?)
             .map_err(|_| RegionError::Range)?;
+        let charge = quota.take(len as u64)?;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap(
@@ -163,7 +175,7 @@ impl Region {
         let base = NonNull::new(base.cast::<u8>()).ok_or(RegionError::Range)?;
         // The handler maps over this address.
         base.as_ptr().expose_provenance();
-        let mut mapping = Mapping { base, len, guarded: None };
+        let mut mapping = Mapping { base, len, guarded: None, _charge: charge };
         // SAFETY: the whole of that mapping, which `Mapping` unguards before it unmaps it.
         mapping.guarded = Some(unsafe { Guarded::new(base.as_ptr(), len, fault) }?);
         // Guest RAM must not be in our core dumps. SAFETY: advice about our own mapping that does not change its
@@ -486,7 +498,12 @@ mod tests {
         }
 
         fn map(file: &File, offset: u64, len: u64) -> Result<Region, RegionError> {
-            Region::map(&RegionSpec { gpa: GPA, len, user: 0, offset }, file, &Arc::default())
+            Region::map(
+                &RegionSpec { gpa: GPA, len, user: 0, offset },
+                file,
+                &Arc::default(),
+                &Arc::default(),
+            )
         }
 
         #[test]

@@ -50,6 +50,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         start.journals,
         inherited,
         (start.windows, machines.clone()),
+        &file.host,
     ));
     // A daemon that is to be replaced still writes the data that it leaves, so read them later.
     let (left, left_later) = match &start.predecessor {
@@ -212,7 +213,8 @@ fn privileges(
         return Ok(Privileges::here());
     }
     let listed = file.host.socket_dirs.iter().map(PathBuf::from);
-    let others = listed.chain(control::socket_directories(file, run_dir));
+    let own = config.parent().filter(|_| file.host.has_default_socket_dirs()).map(Path::to_owned);
+    let others = listed.chain(own).chain(control::socket_directories(file, run_dir));
     let directories = Directories::new(run_dir, others);
     Ok(Privileges::of_helper(&directories, config, &options.log().to_string(), options.replace)?)
 }

@@ -6,7 +6,7 @@ use crate::machines::Machines;
 use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs, Windows};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
-use mem::Opened;
+use mem::{HostQuota, Opened};
 use model::VifId;
 use ovs::OvsPort;
 use rustix::net::SocketType;
@@ -32,6 +32,8 @@ pub struct ExecutorPorts {
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
+    /// Limits of guests' memory.
+    memory: Arc<HostQuota>,
 }
 
 impl ExecutorPorts {
@@ -45,6 +47,7 @@ impl ExecutorPorts {
         journals: Option<Arc<Journals>>,
         inherited: Option<Inheritance>,
         (windows, machines): (Windows, Arc<Machines>),
+        host: &config::Host,
     ) -> Self {
         let rules = Box::new(EngineRules(Arc::downgrade(forwarder.engine())));
         let late = inherited.as_ref().map_or_else(|| privileges.clone(), |from| from.late(&privileges));
@@ -52,13 +55,23 @@ impl ExecutorPorts {
         if inherited.is_some() {
             verbs.hold();
         }
-        Self { forwarder, verbs, ovs, privileges, journals, inherited }
+        Self { forwarder, verbs, ovs, privileges, journals, inherited, memory: memory_limits(host) }
     }
 
     /// Accepts programs on verbs devices, because this daemon has the host now.
     pub fn succeed(&self) {
         self.verbs.accept();
     }
+}
+
+/// Returns the limits of guests' memory: files of memory may be longer than the memory that they take.
+fn memory_limits(host: &config::Host) -> Arc<HostQuota> {
+    let machine = rustix::system::sysinfo();
+    let all = (machine.totalram as u64).saturating_mul(machine.mem_unit.into());
+    let bytes = |mb: Option<u32>, default| mb.map_or(default, |mb| u64::from(mb) << 20);
+    let (guest, guests) =
+        (bytes(host.guest_memory_mb, all), bytes(host.guests_memory_mb, all.saturating_mul(8)));
+    Arc::new(HostQuota::new(guest, guests))
 }
 
 /// Opens the journals of packed rings in this run-dir, while the daemon may open files.
@@ -99,6 +112,7 @@ impl Ports for ExecutorPorts {
                     mode,
                     offload,
                     migrates,
+                    memory: self.memory.clone(),
                     waits,
                 };
                 // The thread that serves a VMM may outlive its port, and must keep nothing else of the daemon
@@ -173,6 +187,17 @@ impl Ports for ExecutorPorts {
             return;
         }
         remove_left(left, &*self.privileges.sockets);
+    }
+
+    fn memory_problem(&self) -> Option<String> {
+        let (used, most) = self.memory.usage();
+        (used / 4 >= most / 5).then(|| {
+            format!(
+                "VMs have {} of {} MB that all of them may have (`guests_memory_mb` of [host]): more are refused soon",
+                used >> 20,
+                most >> 20
+            )
+        })
     }
 
     fn window_problems(&self) -> Vec<(String, String)> {

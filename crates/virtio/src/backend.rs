@@ -319,7 +319,7 @@ impl Backend {
 
     fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> std::result::Result<Region, Refused> {
         let spec = spec(region);
-        let region = Region::map(&spec, file, &self.shared.fault)?;
+        let region = Region::map(&spec, file, &self.shared.fault, &self.shared.quota)?;
         if region.shrinkable() {
             debug!(guest = self.log.guest(), gpa = spec.gpa, "memory is not sealed against shrinking");
         }

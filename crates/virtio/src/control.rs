@@ -1,10 +1,11 @@
 //! The control thread of a port: waits for VMMs and serves them, one after the other.
 
+mod budget;
 mod hand_over;
 mod unshared;
 mod watch;
 
-pub(crate) use hand_over::Command;
+pub(crate) use hand_over::{Command, Freezing};
 pub(crate) use unshared::Lack;
 pub use watch::{VmmEvent, Watch};
 
@@ -16,6 +17,7 @@ use crate::log::Log;
 use crate::queue::Shared;
 use crate::socket::{Listener, connect};
 use crate::{Role, messages};
+use budget::Budget;
 use hand_over::Adoption;
 use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,12 +29,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::debug;
 use unshared::Unshared;
 use vhost::vhost_user::{BackendReqHandler, Error as VhostError};
 
-/// Pause between two attempts to connect: the first and the longest.
+/// Pause between two attempts to connect: the first and the longest. A connection that lasts as long as the longest one is
+/// made again at once when it ends.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Pause between two looks for the rest of a message, or for room for its answer.
@@ -64,6 +67,8 @@ pub(crate) struct Control {
     pub(crate) stream: Mutex<Option<UnixStream>>,
     /// A command that the thread did not see yet.
     pub(crate) command: Mutex<Option<Command>>,
+    /// Where the answer to a command to stop comes, and the time until which it is awaited.
+    pub(crate) freezing: Mutex<Option<Freezing>>,
     /// The last refused request, in words.
     pub(crate) refused: Mutex<Option<String>>,
 }
@@ -75,35 +80,48 @@ impl Control {
             self.log.warn(format_args!("can't send interrupts to drivers: {e}"));
         }
         let (mut pause, mut failure) = (RETRY.0, None);
+        let mut budget = Budget::of_thread();
         let mut adopted = if self.config.waits { self.park() } else { None };
         while !self.is_closing() {
             let connected = match (adopted.take(), listener) {
                 (Some((stream, adoption)), _) => Some((stream, Some(adoption))),
                 (None, Some(listener)) => {
+                    if let Some(pause) = budget.pause() {
+                        self.wait(None, Some(pause));
+                        adopted = self.obey();
+                        continue;
+                    }
                     // A VMM that waited for an answer would stand still: it is turned away.
                     self.accept(listener).filter(|_| !self.is_down()).map(|stream| (stream, None))
                 }
                 (None, None) if self.is_down() => None,
                 (None, None) => self.connect(&mut failure).map(|stream| (stream, None)),
             };
-            match connected {
+            let is_brief = match connected {
                 Some((stream, adoption)) => {
+                    let since = Instant::now();
                     let way = if adoption.is_some() { "taken over" } else { "connected" };
                     self.log.info(format_args!("VMM {way}"));
                     self.tell(VmmEvent::Came(process(&stream)));
-                    self.serve(stream, adoption);
+                    self.serve(stream, adoption, &mut budget);
                     self.log.info(format_args!("VMM disconnected"));
                     // While the link is down, or the port closes, that is our doing.
                     if !self.is_down() && !self.is_closing() {
                         self.tell(VmmEvent::Left);
                     }
-                    pause = RETRY.0;
+                    since.elapsed() < RETRY.1
                 }
-                None if self.config.role == Role::Client => {
-                    self.wait(None, Some(pause));
-                    pause = (pause * 2).min(RETRY.1);
-                }
-                None => {}
+                None => true,
+            };
+            // A VMM that ends each connection is no better than one that is not there.
+            if self.config.role == Role::Client {
+                pause = match is_brief {
+                    true => {
+                        self.wait(None, Some(pause));
+                        (pause * 2).min(RETRY.1)
+                    }
+                    false => RETRY.0,
+                };
             }
             adopted = self.obey();
         }
@@ -188,7 +206,7 @@ impl Control {
     }
 
     /// Serves one connection to its end.
-    fn serve(&self, stream: UnixStream, adoption: Option<Adoption>) {
+    fn serve(&self, stream: UnixStream, adoption: Option<Adoption>, budget: &mut Budget) {
         *lock(&self.refused) = None;
         let served = (|| {
             let closing = stream.try_clone()?;
@@ -196,7 +214,7 @@ impl Control {
             if self.is_down() {
                 return Ok(());
             }
-            self.handle_requests(stream, adoption)
+            self.handle_requests(stream, adoption, budget)
         })();
         // Descriptors waiting in it are closed with it, which may take long: so not under the lock.
         let closing = lock(&self.stream).take();
@@ -207,7 +225,12 @@ impl Control {
         }
     }
 
-    fn handle_requests(&self, mut stream: UnixStream, adoption: Option<Adoption>) -> io::Result<()> {
+    fn handle_requests(
+        &self,
+        mut stream: UnixStream,
+        adoption: Option<Adoption>,
+        budget: &mut Budget,
+    ) -> io::Result<()> {
         // Otherwise a byte out of band would count as one of the message, but never be read.
         set_socket_oobinline(&stream, true)?;
         let config = &self.config;
@@ -230,7 +253,9 @@ impl Control {
             lock(&backend).tell_use();
             let lack = lock(&backend).lack();
             let patience = unshared.tell(lack, &mut lock(&self.refused), &self.log);
-            if !self.wait(Some(stream.as_fd()), patience) {
+            let pause = budget.pause();
+            let waits_for = if pause.is_none() { Some(stream.as_fd()) } else { None };
+            if !self.wait(waits_for, pause.or(patience)) {
                 if self.is_closing() {
                     return Ok(());
                 }

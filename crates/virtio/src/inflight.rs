@@ -11,7 +11,7 @@
 //! The VMM can write all of it at any time, as it can write the ring itself.
 
 use crate::ring::Journal;
-use mem::{FaultWord, Region, RegionError, RegionSpec, Regions};
+use mem::{FaultWord, Quota, Region, RegionError, RegionSpec, Regions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::File;
 use std::io;
@@ -89,7 +89,7 @@ impl Inflight {
         form: &VhostUserInflight,
         most: usize,
         file: File,
-        fault: &Arc<FaultWord>,
+        (fault, quota): (&Arc<FaultWord>, &Arc<Quota>),
     ) -> Result<Self, InflightError> {
         let &VhostUserInflight { mmap_size: len, mmap_offset: offset, .. } = form;
         if len < bytes(form, most)? {
@@ -99,7 +99,7 @@ impl Inflight {
             return Err(InflightError::Unaligned(offset));
         }
         let mut regions = Regions::default();
-        regions.insert(Region::map(&RegionSpec { gpa: 0, len, user: 0, offset }, &file, fault)?)?;
+        regions.insert(Region::map(&RegionSpec { gpa: 0, len, user: 0, offset }, &file, fault, quota)?)?;
         Ok(Self { regions: Arc::new(regions), form: *form, file })
     }
 

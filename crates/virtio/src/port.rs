@@ -10,7 +10,7 @@ use crate::ring::Fault;
 use crate::rx::GuestRx;
 use crate::socket::Listener;
 use crate::tx::GuestTx;
-use mem::{FaultWord, Frozen, Opened, Port, PortStatus, RxQueue, TxQueue};
+use mem::{FaultWord, Frozen, HostQuota, Opened, Port, PortStatus, Quota, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use sockets::{ListeningFile, Sockets};
 use std::convert::Infallible;
@@ -58,6 +58,8 @@ pub struct GuestPort {
     /// Whether the guest may migrate. If not, its VMM refuses to migrate it, because there is no log of
     /// written pages.
     pub migrates: bool,
+    /// Limits of the memory of guests.
+    pub memory: Arc<HostQuota>,
     /// Whether the port waits for [`Port::thaw`] before it serves VMMs.
     pub waits: bool,
 }
@@ -115,6 +117,7 @@ pub fn open_by(
     let shared = Arc::new(Shared {
         queues,
         fault: Arc::new(FaultWord::new()),
+        quota: Arc::new(Quota::new(port.memory.clone())),
         features: AtomicU64::new(0),
         mtu: AtomicU16::new(0),
         pairs: AtomicU16::new(0),
@@ -133,6 +136,7 @@ pub fn open_by(
         is_down: AtomicBool::new(false),
         stream: Mutex::new(None),
         command: Mutex::new(None),
+        freezing: Mutex::new(None),
         refused: Mutex::new(None),
     });
     let (run, accepting) = (control.clone(), listener.clone());
@@ -196,6 +200,10 @@ impl Port for Device {
 
     fn share(&self) -> io::Result<Vec<OwnedFd>> {
         self.listener.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
+    }
+
+    fn begin_freeze(&self) {
+        self.control.begin_freeze();
     }
 
     fn freeze(&self) -> io::Result<Option<Frozen>> {

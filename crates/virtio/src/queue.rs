@@ -4,7 +4,7 @@ use crate::announcement::Announcement;
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
 use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, Virtqueue, dispatch};
-use mem::{FaultWord, Segment, signal};
+use mem::{FaultWord, Quota, Segment, signal};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -230,6 +230,8 @@ pub(crate) struct Shared {
     pub(crate) queues: Vec<Queue>,
     /// The reason why the guest is disabled, if it is.
     pub(crate) fault: Arc<FaultWord>,
+    /// Counts what is mapped of the VMM.
+    pub(crate) quota: Arc<Quota>,
     pub(crate) features: AtomicU64,
     /// MTU that the VMM announced; zero if none.
     pub(crate) mtu: AtomicU16,

@@ -56,6 +56,7 @@ impl Dir {
             mode: 0o620,
             offload: true,
             migrates: true,
+            memory: Default::default(),
             waits: false,
         }
     }

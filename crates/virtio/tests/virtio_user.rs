@@ -52,6 +52,7 @@ fn port(dir: &Path, name: &str, role: Role, queues: u16) -> Opened {
         mode: 0o600,
         offload: true,
         migrates: true,
+        memory: Default::default(),
         waits: false,
     })
     .unwrap()

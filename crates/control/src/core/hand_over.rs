@@ -61,7 +61,9 @@ impl Core {
             Ok(frozen) => frozen.map(|frozen| Ok((name, frozen))),
             Err(e) => Some(Err(Error::Port { name, reason: e.to_string() })),
         };
-        self.open_ports().into_iter().filter_map(freeze).collect()
+        let ports = self.open_ports();
+        ports.iter().for_each(|(_, port)| port.begin_freeze());
+        ports.into_iter().filter_map(freeze).collect()
     }
 
     /// Restarts all ports after [`Self::freeze`] or [`Self::adopt`].

@@ -35,12 +35,18 @@ pub(super) fn status(core: &Core) -> v1::StatusReply {
         warnings: all_warnings(view)
             .into_iter()
             .chain(stalled(&executor.stalled))
+            .chain(executor.connections_lack.map(without_memory))
             .chain(
                 core.store_problems()
                     .into_iter()
                     .map(|message| v1::Warning { object: "store".into(), message }),
             )
             .chain(difference(core))
+            .chain(
+                core.ports()
+                    .memory_problem()
+                    .map(|message| v1::Warning { object: "guests' memory".to_owned(), message }),
+            )
             .chain(
                 core.ports()
                     .window_problems()
@@ -151,6 +157,15 @@ pub(super) fn stalled(workers: &[usize]) -> impl Iterator<Item = v1::Warning> {
     workers
         .iter()
         .map(move |worker| v1::Warning { object: format!("worker {worker}"), message: message.to_owned() })
+}
+
+/// Returns a warning that new connections are dropped, for this reason.
+fn without_memory(why: String) -> v1::Warning {
+    let message = format!(
+        "the run-dir has no memory for more of them ({why}), and new ones are dropped as flow_table_full: free some, or \
+         give it more (`mount -o remount,size=...`)"
+    );
+    v1::Warning { object: "connections".to_owned(), message }
 }
 
 /// Returns a warning if the daemon's file is not what is in force.

@@ -4,7 +4,7 @@ use super::{Backend, Refused, Vring, spec};
 use crate::features::Features;
 use crate::inflight::{self, Inflight};
 use crate::ring::{Addresses, Journal};
-use mem::{DirtyLog, FaultWord, MAX_REGIONS, RegionError, Regions};
+use mem::{DirtyLog, FaultWord, MAX_REGIONS, Regions};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -187,14 +187,15 @@ impl VhostUserBackendReqHandlerMut for Backend {
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
         let spec = spec(region);
-        let mapped = self.map(region, &file)?;
         self.paused(|this| {
-            let regions = Arc::make_mut(&mut this.regions);
             // QEMU before 8.2 sends each region once for every queue pair: a repeated region replaces itself.
-            regions.remove(&spec);
-            regions.insert(mapped)?;
+            if Arc::make_mut(&mut this.regions).remove(&spec) {
+                this.forget_file(&spec);
+            }
+            let mapped = this.map(region, &file)?;
+            Arc::make_mut(&mut this.regions).insert(mapped)?;
             this.keep_file(region, file);
-            Ok::<_, RegionError>(())
+            Ok::<_, Refused>(())
         })?;
         Ok(None)
     }
@@ -218,7 +219,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_inflight_fd(&mut self, form: &VhostUserInflight, file: File) -> Result<()> {
-        let kept = Inflight::map(form, self.rings.len(), file, &self.shared.fault).map_err(Refused::from)?;
+        let kept = Inflight::map(form, self.rings.len(), file, (&self.shared.fault, &self.shared.quota))
+            .map_err(Refused::from)?;
         self.paused(|this| {
             this.inflight = Some(kept);
             Ok::<_, Refused>(())
@@ -261,7 +263,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let dirty = DirtyLog::map(log.mmap_size, log.mmap_offset, &file, &self.shared.fault);
+        let dirty =
+            DirtyLog::map(log.mmap_size, log.mmap_offset, &file, &self.shared.fault, &self.shared.quota);
         // The VMM waits for an answer that has no room for a refusal: the end of the connection is one.
         let dirty = dirty.map_err(|e| {
             self.log.warn(format_args!("log of pages written refused: {e}"));

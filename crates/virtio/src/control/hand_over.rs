@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
@@ -37,10 +37,32 @@ pub(crate) struct Adoption {
     answer: Sender<io::Result<()>>,
 }
 
+/// A port that was told to freeze.
+pub(crate) struct Freezing {
+    answered: Receiver<io::Result<Option<Frozen>>>,
+    until: Instant,
+}
+
 impl Control {
-    /// Freezes the port, as [`mem::Port::freeze`] says.
+    /// Begins to freeze the port, as [`mem::Port::begin_freeze`] says.
+    pub(crate) fn begin_freeze(&self) {
+        let (answer, answered) = channel();
+        *lock(&self.freezing) = Some(Freezing { answered, until: Instant::now() + PATIENCE });
+        self.command(Command::Freeze(answer));
+    }
+
+    /// Freezes the port, as [`mem::Port::freeze`] says. A VMM whose descriptor does not close holds up nobody
+    /// else: its connection ends with this process, and it has to connect again.
     pub(crate) fn freeze(&self) -> io::Result<Option<Frozen>> {
-        self.ask(Command::Freeze)
+        let begun = lock(&self.freezing).take();
+        let Some(Freezing { answered, until }) = begun else {
+            self.begin_freeze();
+            return self.freeze();
+        };
+        answered.recv_timeout(until.saturating_duration_since(Instant::now())).unwrap_or_else(|_| {
+            self.log.warn(format_args!("the VMM has to connect again: its thread is stuck in a request"));
+            Ok(None)
+        })
     }
 
     /// Thaws the port, as [`mem::Port::thaw`] says.

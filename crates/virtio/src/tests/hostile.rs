@@ -145,6 +145,17 @@ fn a_descriptor_that_takes_long_to_close_is_its_guests_own_affair() {
 }
 
 #[test]
+fn a_port_whose_vmm_does_not_let_it_stop_holds_up_no_replacement() {
+    let (_dir, port, vmm) = connected("linger-freeze", BASE, 1);
+    let _unread = std::iter::repeat_with(|| hand_over_lingering(&vmm)).take(50).flatten().next().unwrap();
+    let others: Vec<_> = (0..3).map(|i| connected(&format!("freezes-{i}"), BASE, 1)).collect();
+    let ports: Vec<_> = others.iter().map(|(_, port, _)| port).chain([&port]).collect();
+    ports.iter().for_each(|port| port.port.begin_freeze());
+    let frozen: Vec<_> = ports.iter().map(|port| port.port.freeze().unwrap().is_some()).collect();
+    assert_eq!(frozen, [true, true, true, false]);
+}
+
+#[test]
 fn connections_that_wait_with_descriptors_hold_up_nobody() {
     let (dir, port, _vmm) = connected("backlog", BASE, 1);
     let waiting = UnixStream::connect(dir.0.join("vm.sock")).unwrap();
@@ -187,6 +198,53 @@ fn a_header_in_parts_with_descriptors_ends_the_connection() {
     stream.send_with_fd(&header[..5], vmm.calls[0].as_raw_fd()).unwrap();
     stream.write_all(&header[5..12]).unwrap();
     until(|| !port.port.status().up);
+}
+
+/// Returns the CPU time of a port's control thread, which the name of its guest names.
+fn cpu_time(guest: &str) -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_its = |task: &PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == format!("vhost-{guest}"))
+    };
+    let nanoseconds = tasks.filter(is_its).map(|task| {
+        let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+        text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    });
+    Duration::from_nanos(nanoseconds.sum())
+}
+
+#[test]
+fn requests_without_end_cost_a_share_of_a_cpu() {
+    let dir = Dir::new("flood");
+    let port = open(&GuestPort { name: "flood".to_owned(), ..dir.port(Role::Server, 1) }).unwrap();
+    let stream = UnixStream::connect(dir.0.join("vm.sock")).unwrap();
+    let flooding = stream.try_clone().unwrap();
+    let flood = std::thread::spawn(move || {
+        let many = message(8, 1, 256 << 32).repeat(1000);
+        while (&flooding).write_all(&many).is_ok() {}
+    });
+    // It may do so much at once.
+    until(|| cpu_time("flood") > Duration::from_millis(500));
+    let (before, since) = (cpu_time("flood"), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let used = cpu_time("flood") - before;
+    // A twentieth.
+    assert!(used < since.elapsed() / 10 + Duration::from_millis(50), "{used:?} of {:?}", since.elapsed());
+    // Its port still obeys.
+    in_time("closing the port", move || drop(port));
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    flood.join().unwrap();
+}
+
+#[test]
+fn a_vmm_that_ends_each_connection_is_not_called_without_end() {
+    let dir = Dir::new("called");
+    let listener = std::os::unix::net::UnixListener::bind(dir.0.join("vm.sock")).unwrap();
+    let _port = open(&dir.port(Role::Client, 1)).unwrap();
+    let since = Instant::now();
+    (0..5).for_each(|_| drop(listener.accept().unwrap()));
+    // Pauses of 0.1, 0.2, 0.4 and 0.8 seconds.
+    assert!(since.elapsed() >= Duration::from_millis(1500), "{:?}", since.elapsed());
 }
 
 /// The lines that a subscriber writes.

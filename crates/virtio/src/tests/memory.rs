@@ -30,6 +30,39 @@ fn memory_comes_and_goes() {
     works_after(&mut port, &mut vmm, 1);
 }
 
+/// Sparse files cost a VMM nothing, so their length counts.
+#[test]
+fn memory_beyond_the_limits_is_refused() {
+    let dir = Dir::new("quota");
+    let host = std::sync::Arc::new(mem::HostQuota::new(0x20_0000, 0x28_0000));
+    let config = |name: &str| GuestPort {
+        name: name.to_owned(),
+        socket: dir.0.join(name),
+        memory: host.clone(),
+        ..dir.port(Role::Server, 1)
+    };
+    let [mut one, mut other] = ["one", "other"].map(|name| open(&config(name)).unwrap());
+    let come = |name: &str| Vmm::new(UnixStream::connect(dir.0.join(name)).unwrap(), BASE, 1);
+    let mut vmm = come("one");
+    let more = Memory::new(0x18_0000);
+    let region = more.region(GPA + 0x1000_0000, USER + 0x1000_0000);
+    vmm.frontend.add_mem_region(&region).unwrap();
+    vmm.frontend.add_mem_region(&region).expect("the same again takes no more");
+    let again = more.region(GPA + 0x2000_0000, USER + 0x2000_0000);
+    assert!(vmm.frontend.add_mem_region(&again).is_err());
+    until(|| one.port.status().fault.is_some_and(|fault| fault.contains("`guest_memory_mb`")));
+    works(&mut one, &mut vmm);
+    let mut neighbour = come("other");
+    assert!(neighbour.frontend.add_mem_region(&region).is_err());
+    until(|| other.port.status().fault.is_some_and(|fault| fault.contains("`guests_memory_mb`")));
+    // What a VMM gives back, others can have.
+    vmm.frontend.remove_mem_region(&region).unwrap();
+    neighbour.frontend.add_mem_region(&region).unwrap();
+    works(&mut other, &mut neighbour);
+    drop((vmm, neighbour));
+    until(|| host.usage().0 == 0);
+}
+
 /// QEMU without share=on shares no memory.
 #[test]
 fn a_vmm_that_shares_no_memory_is_a_fault() {

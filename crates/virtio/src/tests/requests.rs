@@ -1,8 +1,11 @@
 //! Requests of a VMM, and which of them are refused.
 
+use super::migration::{LogFile, log_all};
 use super::*;
+use mem::LOG_PAGE;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, IntoRawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Builds a message with a 64-bit value.
 pub(super) fn message(code: u32, flags: u32, value: u64) -> [u8; 20] {
@@ -105,56 +108,91 @@ fn what_can_not_be_used_is_refused() {
     until(|| refused("eventfd"));
 }
 
+/// A message of a VMM; for some values of `form` it has another length than its request.
+#[derive(Debug, bolero::TypeGenerator)]
+struct Message {
+    code: u8,
+    need_reply: bool,
+    form: u8,
+    small: [u8; 3],
+    words: [u64; 4],
+    descriptor: u8,
+}
+
+impl Message {
+    /// Returns the body: two small numbers (a ring and a value, or a number of regions), addresses and lengths.
+    fn body(&self) -> Vec<u8> {
+        let [ring, value, shift] = self.small;
+        let numbers =
+            [u32::from(ring % 4), u32::from(value % 4) << (shift % 9)].map(u32::to_le_bytes).concat();
+        let words = self.words.map(|word| (word % 0x10_0000).to_le_bytes()).concat();
+        let mut body = match self.code % 46 {
+            2 | 16 => self.words[0].to_le_bytes().to_vec(),
+            1 | 3 | 4 | 15 | 17 | 34 | 36 | 40 => Vec::new(),
+            5 | 9 | 37 | 38 => [numbers, words].concat(),
+            6 => words[..16].to_vec(),
+            31 | 32 => [&words[..16], &numbers[..4]].concat(),
+            _ => numbers,
+        };
+        if self.form.is_multiple_of(8) {
+            body.resize(usize::from(self.form / 4), 1);
+        }
+        body
+    }
+}
+
 #[test]
 fn any_vhost_user_messages_are_survived() {
-    #[derive(Debug, bolero::TypeGenerator)]
-    struct Message {
-        code: u8,
-        need_reply: bool,
-        value: u64,
-        small: [u8; 8],
-        more: Option<[u64; 5]>,
-        descriptor: u8,
-    }
     let dir = Dir::new("messages");
     let config = dir.port(Role::Server, 2);
     let port = open(&config).unwrap();
     let memory = Memory::new(0x10_0000);
     let eventfd = EventFd::new(EFD_NONBLOCK).unwrap();
     let up = std::panic::AssertUnwindSafe(|| port.port.status().up);
-    let handshake = [(15, 0), (16, 0xa019), (1, 0), (2, BASE.0 | Features::PROTOCOL_FEATURES.0)];
+    // A worker that finds the queue busy goes on without it.
+    let traffic = std::panic::AssertUnwindSafe(|| {
+        port.tx[0].burst(&mut |room| {
+            let _ = room.put(&frame(60, 0), &[], 0, 0, &Offload::default());
+        })
+    });
+    let logged = AtomicUsize::new(0);
     bolero::check!().with_type::<(bool, Vec<Message>)>().for_each(|(polite, messages)| {
         use vmm_sys_util::sock_ctrl_msg::ScmSocket;
         let stream = UnixStream::connect(&config.socket).unwrap();
+        let mut guest = polite.then(|| {
+            // The messages meet a guest that is up, and whose memory is logged.
+            let vmm = Vmm::new(stream.try_clone().unwrap(), with(&[Features::MRG_RXBUF]), 2);
+            let log = LogFile::new();
+            log.hand_over(&vmm);
+            log_all(&vmm, with(&[Features::MRG_RXBUF]), true);
+            (vmm, log)
+        });
         let send = |code: u32, flags: u32, body: &[u8], fd: Option<i32>| {
             let header = [code, flags, body.len() as u32].map(u32::to_le_bytes).concat();
             let fds: Vec<i32> = fd.into_iter().collect();
             // The other side may have hung up already.
             let _ = stream.send_with_fds(&[&header, body], &fds);
         };
-        if *polite {
-            for (code, value) in handshake {
-                let body = u64::to_le_bytes(value);
-                send(code, 1, if code % 2 == 1 { &[] } else { &body }, None);
+        for (i, m) in messages.iter().take(32).enumerate() {
+            if let Some((vmm, _)) = &mut guest {
+                // Long buffers, of which a short frame changes little.
+                vmm.offer(i, 3 * 4096);
+                (*traffic)();
             }
-        }
-        for m in messages.iter().take(32) {
-            let mut body = match m.code % 3 {
-                0 => vec![],
-                1 => m.value.to_le_bytes().to_vec(),
-                _ => m.small.iter().map(|b| b % 4).collect(),
-            };
-            body.extend(m.more.iter().flatten().flat_map(|w| (w % 0x10_0000).to_le_bytes()));
             let fd = match m.descriptor % 4 {
                 0 => Some(memory.file.as_raw_fd()),
                 1 => Some(eventfd.as_raw_fd()),
                 _ => None,
             };
-            send(u32::from(m.code % 46), if m.need_reply { 9 } else { 1 }, &body, fd);
+            send(u32::from(m.code % 46), if m.need_reply { 9 } else { 1 }, &m.body(), fd);
         }
-        drop(stream);
+        let marks =
+            |(vmm, log): &(Vmm, LogFile)| log.take().iter().any(|page| *page >= vmm.buffer(0) / LOG_PAGE);
+        logged.fetch_add(usize::from(guest.as_ref().is_some_and(marks)), Ordering::Relaxed);
+        drop((stream, guest));
         // It is still there for the next one, and finally for a well-behaved VMM.
         until(|| !(*up)());
     });
     drop(Vmm::new(UnixStream::connect(&config.socket).unwrap(), BASE, 2));
+    assert!(logged.into_inner() > 0, "no page was ever logged");
 }
