@@ -21,7 +21,6 @@ mod common;
 mod contexts;
 mod core;
 mod counters;
-mod cycles;
 mod deliver;
 mod engine;
 mod frame;

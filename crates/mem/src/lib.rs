@@ -2,12 +2,14 @@
 //!
 //! Owns: checked [`Segment`]s of such memory, raw copies between them, the [`Burst`] in which a port hands packets to a
 //! worker, the [`Offload`] metadata that travels beside a packet, the [`Lease`] of a shared queue, guest memory
-//! [`Regions`] with their limits ([`Quota`]) and the log of its pages written, the SIGBUS guard, and [`fn@signal`] for eventfds that others hold. It
-//! is the one crate that touches bytes which another party may be writing, so it never forms a `&[u8]` over them.
+//! [`Regions`] with their limits ([`Quota`]) and the log of its pages written, the SIGBUS guard, and [`fn@signal`] for eventfds that others hold, with the
+//! [`Account`] of what such calls cost. It is the one crate that touches bytes which another party may be writing, so it never forms a `&[u8]` over them.
 //!
 //! Must not know: rings, packet formats, tables.
 
+mod aside;
 mod burst;
+pub mod cycles;
 mod dirty;
 mod fault;
 mod guard;
@@ -20,6 +22,7 @@ mod segment;
 mod signal;
 pub mod vnet;
 
+pub use aside::{Account, Aside, Bell, serve_aside, start_aside, wake_aside};
 pub use burst::{BURST, Burst, RxPacket};
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use fault::FaultWord;

@@ -173,6 +173,8 @@ pub struct PortStatus {
     pub mtu: Option<u16>,
     /// Link-layer address of the device, if it has its own (wires, taps).
     pub mac: Option<[u8; 6]>,
+    /// Whether calls of the kernel for the port are made aside ([`crate::Account`]).
+    pub aside: bool,
 }
 
 /// A guest's or a wire's device. Dropping it closes it.

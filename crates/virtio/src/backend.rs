@@ -19,7 +19,7 @@ use crate::queue::{Running, Shared};
 use crate::ring::{
     Addresses, Identity, Journal, Layout, LayoutError, Memory, Packed, Ring, Split, Virtqueue, dispatch,
 };
-use mem::{DirtyLog, FaultWord, Region, RegionError, RegionSpec, Regions};
+use mem::{Bell, DirtyLog, FaultWord, Region, RegionError, RegionSpec, Regions};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -82,8 +82,8 @@ struct Vring {
     asked: bool,
     /// Outer: whether SET_VRING_KICK came, which starts the ring. Inner: `None` if the ring is polled instead.
     kick: Option<Option<OwnedFd>>,
-    call: Option<Arc<OwnedFd>>,
-    err: Option<Arc<OwnedFd>>,
+    call: Option<Arc<Bell>>,
+    err: Option<Arc<Bell>>,
     enabled: bool,
     running: bool,
 }
@@ -315,6 +315,13 @@ impl Backend {
             (running.call, running.err) = (ring.call.clone(), ring.err.clone());
         }
         self.count_pairs();
+    }
+
+    /// Accepts a descriptor by which the driver is told of something.
+    fn bell(&self, index: u8, file: Option<File>) -> Result<Option<Arc<Bell>>> {
+        let fd = file.map(|file| requests::eventfd(index.into(), file)).transpose()?;
+        let bell = fd.map(|fd| Bell::new(fd, self.shared.account.clone())).transpose();
+        bell.map_err(VhostError::ReqHandlerError)
     }
 
     fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> std::result::Result<Region, Refused> {

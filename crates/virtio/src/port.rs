@@ -117,6 +117,7 @@ pub fn open_by(
     let shared = Arc::new(Shared {
         queues,
         fault: Arc::new(FaultWord::new()),
+        account: Arc::default(),
         quota: Arc::new(Quota::new(port.memory.clone())),
         features: AtomicU64::new(0),
         mtu: AtomicU16::new(0),
@@ -139,6 +140,7 @@ pub fn open_by(
         freezing: Mutex::new(None),
         refused: Mutex::new(None),
     });
+    mem::start_aside()?;
     let (run, accepting) = (control.clone(), listener.clone());
     let (running, ended) = mpsc::channel();
     std::thread::Builder::new().name(format!("vhost-{}", port.name)).spawn(move || {
@@ -185,6 +187,7 @@ impl Port for Device {
             fault,
             malformed: shared.queues.iter().map(Queue::malformed).sum(),
             mtu: Some(shared.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu != 0),
+            aside: shared.account.is_aside(),
             ..PortStatus::default()
         }
     }

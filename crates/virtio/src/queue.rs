@@ -4,7 +4,7 @@ use crate::announcement::Announcement;
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
 use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, Virtqueue, dispatch};
-use mem::{FaultWord, Quota, Segment, signal};
+use mem::{Account, Bell, FaultWord, Quota, Segment, signal};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -27,8 +27,8 @@ pub(crate) struct Running {
     pub(crate) enabled: bool,
     /// Whether the driver can notify us at all.
     pub(crate) kicked: bool,
-    pub(crate) call: Option<Arc<OwnedFd>>,
-    pub(crate) err: Option<Arc<OwnedFd>>,
+    pub(crate) call: Option<Arc<Bell>>,
+    pub(crate) err: Option<Arc<Bell>>,
 }
 
 impl Running {
@@ -50,8 +50,8 @@ impl Running {
 
     /// Interrupts the driver.
     pub(crate) fn notify(&self) {
-        if let Some(fd) = &self.call {
-            signal(fd.as_fd());
+        if let Some(call) = &self.call {
+            call.ring();
         }
     }
 }
@@ -230,6 +230,8 @@ pub(crate) struct Shared {
     pub(crate) queues: Vec<Queue>,
     /// The reason why the guest is disabled, if it is.
     pub(crate) fault: Arc<FaultWord>,
+    /// What interrupts cost.
+    pub(crate) account: Arc<Account>,
     /// Counts what is mapped of the VMM.
     pub(crate) quota: Arc<Quota>,
     pub(crate) features: AtomicU64,
@@ -249,7 +251,7 @@ impl Shared {
     pub(crate) fn fail(&self, running: &Running, fault: Fault) {
         self.fault.raise(fault as u32);
         if let Some(err) = &running.err {
-            signal(err.as_fd());
+            err.ring();
         }
     }
 

@@ -80,6 +80,7 @@ pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     all.extend(without_floating_address(view));
     all.extend(mtus(view));
     all.extend(wire_mtus(view));
+    all.extend(aside(view));
     all
 }
 
@@ -129,6 +130,18 @@ fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
                 vif.mtu, vif.mtu
             ),
         })
+    })
+}
+
+/// Returns a warning for each interface whose calls of the kernel are made by the thread for expensive ones.
+fn aside(view: &View) -> impl Iterator<Item = v1::Warning> {
+    let names = view.tables.vifs.values().map(|vif| &vif.name).filter(|name| view.port(name).aside);
+    names.map(|name| v1::Warning {
+        object: format!("guest \"{name}\""),
+        message: "the kernel works too long for each of its packets or interrupts (many watch its VMM's eventfd or its \
+                  container's socket, or the container has many filters): a thread of low weight does this work now, \
+                  and packets to it may be late or lost"
+            .to_owned(),
     })
 }
 

@@ -133,7 +133,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.ring(index.into())?.call = fd.map(|f| eventfd(index.into(), f)).transpose()?.map(Arc::new);
+        let bell = self.bell(index, fd)?;
+        self.ring(index.into())?.call = bell;
         self.refresh(index.into());
         // Chains used while there was no call descriptor are announced now; a needless interrupt does no harm.
         if let Some(call) = &self.rings[usize::from(index)].call {
@@ -143,7 +144,8 @@ impl VhostUserBackendReqHandlerMut for Backend {
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.ring(index.into())?.err = fd.map(|f| eventfd(index.into(), f)).transpose()?.map(Arc::new);
+        let bell = self.bell(index, fd)?;
+        self.ring(index.into())?.err = bell;
         self.refresh(index.into());
         Ok(())
     }
@@ -283,7 +285,7 @@ impl VhostUserBackendReqHandlerMut for Backend {
 /// Accepts a notification descriptor from the VMM. Only eventfds are accepted, because polling any other file
 /// may have any effect. The VMM still holds the open file, so it is never read or written, only polled and
 /// signalled ([`mem::signal`]).
-fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
+pub(super) fn eventfd(index: usize, file: File) -> std::result::Result<OwnedFd, Refused> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if !link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]") {
         return Err(Refused::NotEventfd(index));

@@ -142,10 +142,11 @@ impl Backend {
         let mut descriptors = files.collect::<io::Result<Vec<_>>>()?;
         let mut rings = Vec::new();
         for ring in &self.rings {
-            let kick = ring.kick.as_ref().and_then(Option::as_ref);
-            let own = [kick, ring.call.as_deref(), ring.err.as_deref()];
+            let kick = ring.kick.as_ref().and_then(Option::as_ref).map(AsFd::as_fd);
+            let [call, err] = [&ring.call, &ring.err].map(|bell| bell.as_deref().map(AsFd::as_fd));
+            let own = [kick, call, err];
             for descriptor in own.into_iter().flatten() {
-                descriptors.push(descriptor.try_clone()?);
+                descriptors.push(descriptor.try_clone_to_owned()?);
             }
             rings.push(RingState {
                 size: ring.size,

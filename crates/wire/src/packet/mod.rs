@@ -138,6 +138,7 @@ impl Port for Packet {
             refused: self.state.refused.get(),
             mtu: link.as_ref().ok().map(|link| link.mtu.min(u16::MAX.into()) as u16),
             mac: link.ok().map(|link| link.mac),
+            aside: false,
         }
     }
 

@@ -2,18 +2,19 @@
 
 pub(crate) mod attach;
 mod rx;
+mod spool;
 mod tx;
 
 use crate::error::{Context, Error};
 use crate::events::Events;
 use crate::opener::{Opener, TapState};
-use crate::state::State;
+use crate::state::{State, why};
 use crate::sys;
-use mem::{Accepts, Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
+use mem::{Accepts, Account, Lease, NoRoom, Opened, Port, PortStatus, RxQueue, Segment, TxQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rx::TapRx;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -48,6 +49,8 @@ struct Shared {
     /// Whether the other side shall see the link up.
     link: AtomicBool,
     queues: Vec<Queue>,
+    /// What writes cost.
+    account: Account,
     /// Polls readable when a queue found that its device no longer exists.
     gone: OwnedFd,
     stop: OwnedFd,
@@ -105,6 +108,7 @@ impl Shared {
             state: State::default(),
             link: AtomicBool::new(true),
             queues: taps.into_iter().map(queue).collect::<io::Result<_>>()?,
+            account: Account::default(),
             gone: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
         })
@@ -179,6 +183,24 @@ impl Shared {
         }
     }
 
+    /// Writes a frame with its header.
+    ///
+    /// # Errors
+    /// The reason why the kernel refuses it.
+    fn write(&self, index: usize, message: Segment) -> Result<(), NoRoom> {
+        let tap = self.queues[index].tap.as_raw_fd();
+        // SAFETY: the message is mapped and nobody else's; its length is passed along.
+        if unsafe { libc::write(tap, message.as_ptr().cast(), message.len()) } >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        self.state.refused.add(1);
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            self.detached(index);
+        }
+        Err(why(&error))
+    }
+
     /// Returns whether the device is set up, whatever its current namespace. Only then does poll report that it takes
     /// frames.
     fn is_set_up(&self) -> bool {
@@ -216,6 +238,7 @@ impl Port for Tap {
             lost: link.as_ref().map_or(0, |tap| tap.dropped),
             refused: state.refused.get(),
             mtu: Some(link.as_ref().map_or(config.mtu, |tap| tap.link.mtu.min(u16::MAX.into()) as u16)),
+            aside: self.shared.account.is_aside(),
             mac: link.ok().map(|tap| tap.link.mac).or(config.mac),
         }
     }

@@ -1,12 +1,13 @@
-//! Sending to a tap: one write per frame, so memory for one frame.
+//! Sending to a tap: one write per frame, so memory for one frame. If the writes cost too much, frames wait for the
+//! thread that makes such calls.
 
+use super::spool::Spool;
 use super::{ACCEPTS, Shared};
 use crate::buffers::{MAX_FRAME, Memory};
-use crate::state::{Refusals, why};
+use crate::state::Refusals;
 use mem::vnet::{self, VNET_HEADER};
 use mem::{Accepts, Lease, NoRoom, Offload, Refusal, Room, Segment, TxQueue, scatter};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 pub(super) struct TapTx {
@@ -39,6 +40,8 @@ pub(super) struct Sender {
     /// Number of frames of this burst that were written or refused, and the refused ones.
     done: usize,
     refusals: Refusals,
+    /// Frames that wait for the thread.
+    spool: Arc<Spool>,
 }
 
 impl Sender {
@@ -46,7 +49,8 @@ impl Sender {
         let memory = Memory::new(VNET_HEADER + MAX_FRAME)?;
         let frame = [memory.segment(0, 0)];
         let refusals = Refusals::default();
-        Ok(Self { shared, index, memory, pending: 0, frame, done: 0, refusals })
+        let spool = Spool::new(shared.clone(), index)?;
+        Ok(Self { shared, index, memory, pending: 0, frame, done: 0, refusals, spool })
     }
 
     /// Writes the frame that was reserved last; records it if the kernel refuses it.
@@ -56,17 +60,14 @@ impl Sender {
         }
         let message = self.memory.segment(0, self.pending);
         self.pending = 0;
-        let tap = self.shared.queues[self.index].tap.as_raw_fd();
-        // SAFETY: the message is mapped and nobody else's; its length is passed along.
-        let written = unsafe { libc::write(tap, message.as_ptr().cast(), message.len()) };
-        if written < 0 {
-            let error = io::Error::last_os_error();
-            self.shared.state.refused.add(1);
+        // Frames that still wait go first.
+        let sent = match self.shared.account.is_aside() || !self.spool.is_empty() {
+            true => self.spool.push(message),
+            false => self.shared.account.call(message.len(), || self.shared.write(self.index, message)),
+        };
+        if let Err(why) = sent {
             let bytes = message.len() - VNET_HEADER;
-            self.refusals.add(Refusal { frames: self.done..self.done + 1, bytes, why: why(&error) });
-            if error.raw_os_error() == Some(libc::EBADFD) {
-                self.shared.detached(self.index);
-            }
+            self.refusals.add(Refusal { frames: self.done..self.done + 1, bytes, why });
         }
         self.done += 1;
     }

@@ -1,9 +1,9 @@
 //! The cycle counter.
-#![allow(unsafe_code)]
 
 /// Returns the cycles since some moment: TSC ticks on x86, nanoseconds elsewhere.
 #[inline(always)]
-pub(crate) fn now() -> u64 {
+#[must_use]
+pub fn now() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86_64 has the counter, and user mode may read it.
     unsafe {
