@@ -2,10 +2,11 @@
 think."""
 
 import re
+import socket
 
 import pytest
 
-from lab import Server, eventually
+from lab import PATIENCE, Server, eventually
 from lab.config import Config
 from lab.topology import GATEWAY_MAC, SEATS, UNDERLAY, host_config, tap, tunnel_routes, two_hosts
 
@@ -122,6 +123,8 @@ def test_guests_of_one_subnet_are_one_hop_apart(lab, kind):
         assert "ttl=64" in output
 
 
+# Of linux/in.h.
+IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0
 UNDERLAYS = {"a": ("192.0.2.1/24", "192.0.2.254"), "b": ("198.51.100.1/24", "198.51.100.254")}
 
 
@@ -167,3 +170,15 @@ def test_underlay_that_carries_less(lab, kind):
     mtu = int(eventually(told, "the sender is told")[1])
     assert mtu == 1300 - (50 if kind == "vxlan" else 32)
     a1.expect_ping(B1.address, size=mtu - 28, options=("-M", "do"))
+    if kind == "vxlan":
+        return
+    # Without Don't Fragment, what is routed goes in fragments.
+    a1.namespace.ip("route flush cache")
+    udp = (socket.AF_INET, socket.SOCK_DGRAM)
+    with containers["b"].namespace.socket(*udp) as there, a1.namespace.socket(*udp) as here:
+        there.bind(("", 4000))
+        there.settimeout(PATIENCE)
+        here.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+        sent = bytes(number % 251 for number in range(1372))
+        here.sendto(sent, (B1.address, 4000))
+        assert there.recv(2000) == sent

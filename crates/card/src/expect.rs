@@ -318,6 +318,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward
         ttl_decrement: hop_costs.into(),
         nat,
         mss: None,
+        cut: None,
         ethernet: (!bridged && (!tunnel || kind == TunnelKind::Vxlan)).then_some(ethernet),
         push_vlan: None,
         pop_tags: 0,

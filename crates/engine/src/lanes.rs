@@ -2,7 +2,7 @@
 //! copy of one that goes to several ports.
 
 use crate::cache::{Found, Slot};
-use crate::frame::{Chunk, Delivered, Frame, Refused, Rest, Unfinished};
+use crate::frame::{Chunk, Cut, Delivered, Frame, Refused, Rest, Unfinished};
 use crate::key::{Fast, Layout};
 use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_fast, place, set_fields};
@@ -52,9 +52,18 @@ pub(crate) struct Work {
     /// Offsets of the headers in the new frame.
     pub at: Layout,
     pub tunnel: Option<OuterHeaders>,
+    pub cut: Option<Cut>,
 }
 
 impl Out {
+    /// Has the frame cut for its link, after [`Self::set`] with the same arguments.
+    #[cold]
+    pub fn cut(&mut self, mtu: u16, mut unfinished: Unfinished, at: &Layout, template: &Template) {
+        let cut = Cut::new(mtu, template.prefix().len(), &mut unfinished, at);
+        let at = at.shifted(HEADROOM as isize - self.start as isize);
+        self.work = Some(Work { unfinished, at, tunnel: template.tunnel, cut });
+    }
+
     /// Describes a frame from `start` to `end` of its [`Head`], which continues in the sender's memory for
     /// `rest_len` bytes. `at` are the headers' offsets in the original frame.
     #[inline(always)]
@@ -69,7 +78,7 @@ impl Out {
         let summed = matches!(tunnel, Some(OuterHeaders { sum: true, .. }));
         if summed || !unfinished.is_nothing() {
             let at = at.shifted(HEADROOM as isize - start as isize);
-            self.work = Some(Work { unfinished, at, tunnel });
+            self.work = Some(Work { unfinished, at, tunnel, cut: None });
         } else {
             self.work = None;
         }
@@ -325,7 +334,7 @@ impl Lanes {
     pub fn frame<'a>(&'a mut self, lane: usize, burst: &'a Burst) -> Frame<'a> {
         let out = &self.out[lane];
         let packet = &burst.packets()[usize::from(out.packet)];
-        let Work { unfinished, at, tunnel } = out.work.unwrap_or_default();
+        let Work { unfinished, at, tunnel, cut } = out.work.unwrap_or_default();
         Frame {
             head: &mut self.heads[lane].0[usize::from(out.start)..usize::from(out.end)],
             rest: Rest::Segments(burst.segments(packet)),
@@ -334,6 +343,7 @@ impl Lanes {
             unfinished,
             at,
             tunnel,
+            cut,
         }
     }
 }

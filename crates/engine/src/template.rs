@@ -62,18 +62,21 @@ pub(crate) struct Rewrite<'a> {
     pub fields: Option<&'a ovs::Edits>,
     /// Flow entropy for the tunnel; 0 without one.
     pub entropy: u32,
+    /// The longest IP packet that leaves, bytes, if this one is longer.
+    pub cut: Option<u16>,
 }
 
 impl<'a> Rewrite<'a> {
     /// Describes the rewrite that `forward` demands; `template` must be compiled from it.
     pub fn of(forward: &Forward, template: &'a Template) -> Self {
-        Self { template, fields: None, entropy: forward.entropy() }
+        let cut = forward.cut.filter(|_| template.keeps_ip);
+        Self { template, fields: None, entropy: forward.entropy(), cut }
     }
 
     /// Describes the rewrite that `output` demands; `template` must be compiled from it.
     pub fn of_output(output: &'a ovs::Output, template: &'a Template) -> Self {
         let fields = (template.edit == Edit::Fields).then_some(&output.edits);
-        Self { template, fields, entropy: output.entropy() }
+        Self { template, fields, entropy: output.entropy(), cut: None }
     }
 }
 

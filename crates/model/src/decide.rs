@@ -25,6 +25,8 @@ mod spoof;
 mod underlay;
 mod wire;
 
+pub(crate) use egress::segment_size;
+
 use crate::{
     Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,
     PacketView, Reply, Seconds, Verdict, Vif, VifId, VifKind, copy_to, mirror,

@@ -43,7 +43,7 @@ pub enum Verdict {
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:
-/// strip, ECN, TTL, NAT, MSS, Ethernet, VLAN, encapsulation.
+/// strip, ECN, TTL, NAT, MSS, fragments, Ethernet, VLAN, encapsulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
     /// Interface by which the packet leaves.
@@ -59,6 +59,9 @@ pub struct Forward {
     pub nat: Nat,
     /// The value to which the MSS of the (inner) TCP SYN is lowered ([`packet::mss()`]).
     pub mss: Option<u16>,
+    /// The longest IPv4 packet that leaves, bytes, if this one is longer: it is cut into fragments (RFC 791, 3.2), a
+    /// large send into smaller segments.
+    pub cut: Option<u16>,
     /// New Ethernet header before the remaining bytes.
     pub ethernet: Option<EthernetRewrite>,
     /// 802.1Q tag pushed after the addresses (a network attached to a wire by VLAN).
@@ -81,6 +84,7 @@ impl Forward {
             ttl_decrement: 0,
             nat: Nat { src: None, dst: None },
             mss: None,
+            cut: None,
             ethernet: None,
             push_vlan: None,
             pop_tags: 0,

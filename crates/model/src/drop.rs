@@ -69,7 +69,7 @@ reasons! {
     NoUnderlay = "no_underlay", "No wire, tunnel source or gateway reaches the tunnel's remote.";
     TtlExpired = "ttl_expired", "TTL or hop limit ran out.";
     Mtu = "mtu", "The packet is too big for the next link, and has Don't Fragment or is only bridged.";
-    NotFragmented = "not_fragmented", "The packet is too big for the next link. Viaduct does not fragment it, but informs its sender.";
+    NotFragmented = "not_fragmented", "The packet is too big for the next link and may be fragmented, but no fragment fits. The sender is informed.";
     GatewayNoService = "gateway_no_service", "A packet other than ping to a gateway address.";
     NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network.";
     OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";

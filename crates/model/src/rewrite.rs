@@ -10,7 +10,7 @@ pub use length::metered_len;
 pub use reply::build_reply;
 
 use crate::{Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict, VifId, copy_to};
-use packet::{Headers, build, edit, proto};
+use packet::{Headers, Piece, Pieces, build, edit, proto};
 use std::ops::Range;
 
 /// Returns every frame that leaves because of a packet: copies of the frame as it came in, deliveries, an
@@ -22,23 +22,25 @@ pub fn emit<T: Lookup>(tables: &T, decision: &Decision, packet: &PacketView<'_>)
     let Effects { mirror_in, mirror_out, .. } = &decision.effects;
     let copy = |mirror: &VifId, base: &Forward, frame: &PacketView<'_>| {
         let forward = copy_to(tables, &packet.headers, *mirror, base)?;
-        Some((forward.port, rewrite(&forward, frame)?))
+        Some(frames(&forward, frame).into_iter().map(move |frame| (forward.port, frame)))
     };
     let unchanged = Forward::unchanged(VifId(0));
-    out.extend(mirror_in.iter().filter_map(|mirror| copy(mirror, &unchanged, packet)));
+    out.extend(mirror_in.iter().filter_map(|mirror| copy(mirror, &unchanged, packet)).flatten());
     if let Verdict::Reply(reply) = &decision.verdict {
         out.extend(answer(reply, packet).map(|frame| (reply.forward.port, frame)));
         let bare = answer(&reply.bare(), packet).unwrap_or_default();
         if let Ok(frame) = PacketView::parse(&bare, bare.len() as u32, None) {
-            out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, &unchanged, &frame)));
+            out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, &unchanged, &frame)).flatten());
         }
     }
     let deliveries = decision.verdict.deliveries();
-    out.extend(deliveries.iter().filter_map(|forward| Some((forward.port, rewrite(forward, packet)?))));
+    for forward in deliveries {
+        out.extend(frames(forward, packet).into_iter().map(|frame| (forward.port, frame)));
+    }
     let outputs = decision.verdict.outputs();
     out.extend(outputs.iter().filter_map(|output| Some((output.port, output.rewrite(packet)?))));
     if let Some(first) = deliveries.first() {
-        out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, first, packet)));
+        out.extend(mirror_out.iter().filter_map(|mirror| copy(mirror, first, packet)).flatten());
     }
     out
 }
@@ -77,7 +79,39 @@ fn is_network(forward: &Forward) -> bool {
     forward.ethernet.is_some() || forward.encap.is_some_and(|encap| !encap.kind.has_ethernet())
 }
 
-/// Returns the frame of one delivery. `None` if the decision does not fit this packet.
+/// Returns the frames of one delivery: several, if the packet is cut into fragments. A large send stays whole. There are
+/// none if the decision does not fit this packet.
+#[must_use]
+pub fn frames(forward: &Forward, packet: &PacketView<'_>) -> Vec<Vec<u8>> {
+    let cut = forward.cut.filter(|_| packet.gso_size.is_none() && is_network(forward));
+    match cut {
+        None => rewrite(forward, packet).into_iter().collect(),
+        Some(mtu) => pieces(forward, packet, mtu).unwrap_or_default(),
+    }
+}
+
+fn pieces(forward: &Forward, packet: &PacketView<'_>, mtu: u16) -> Option<Vec<Vec<u8>>> {
+    let whole = rewrite(forward, packet)?;
+    let outer = forward.encap.as_ref().map_or(0, encap_len);
+    let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
+    let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
+    let ip = outer + ethernet + tag;
+    let pieces = Pieces::new(whole.get(ip..)?, whole.len() - ip, mtu.into())?;
+    let body = ip + pieces.header_len();
+    let piece = |piece: Piece| {
+        let mut frame = whole[..body].to_vec();
+        piece.write_header(&mut frame[ip..]);
+        frame.extend_from_slice(whole.get(body + piece.at..body + piece.at + piece.len)?);
+        if let Some(encap) = &forward.encap {
+            let payload = frame.len() - outer;
+            write_encap(&mut frame, encap, payload).ok()?;
+        }
+        Some(frame)
+    };
+    pieces.map(piece).collect()
+}
+
+/// Returns the frame of one delivery, not cut. `None` if the decision does not fit this packet.
 #[must_use]
 pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     // The packet may be one that does not parse (`PacketView::arrived`).

@@ -65,14 +65,29 @@ fn whatever_is_emitted_parses_again() {
         };
         let decision = decide(tables, &view, packet.ingress, now);
         let _ = tables.commit(&decision.effects, packet.frame.len(), u64::from(now) * 1_000_000_000);
+        // Fragments of one delivery; copies of the frame as delivered are cut likewise.
+        let pieces = |forward: &Forward| match forward.cut {
+            Some(mtu) if view.gso_size.is_none() => {
+                let inner =
+                    Headers::network(&packet.frame, forward.strip.into(), packet.frame.len()).unwrap();
+                let ip = inner.ip().unwrap();
+                let most = (usize::from(mtu) - usize::from(ip.header_len)) / 8 * 8;
+                (ip.len as usize - usize::from(ip.header_len)).div_ceil(most)
+            }
+            _ => 1,
+        };
+        let deliveries = decision.verdict.deliveries();
         let expected = match &decision.verdict {
             Verdict::Reply(_) => 1,
-            other => other.deliveries().len() + other.outputs().len(),
+            other => deliveries.iter().map(pieces).sum::<usize>() + other.outputs().len(),
         };
         let effects = &decision.effects;
         let base = Forward::unchanged(VifId(0));
-        let reached = |mirror: &&VifId| copy_to(tables, &view.headers, **mirror, &base).is_some();
-        let copies = effects.mirror_in.iter().chain(&effects.mirror_out).filter(reached).count();
+        let reached = |mirrors: &[VifId]| {
+            mirrors.iter().filter_map(|id| copy_to(tables, &view.headers, *id, &base)).count()
+        };
+        let copies =
+            reached(&effects.mirror_in) + reached(&effects.mirror_out) * deliveries.first().map_or(1, pieces);
         let out = rewrite::emit(tables, &decision, &view);
         assert_eq!(out.len(), expected + copies, "{decision} of {}", text::show(&packet.frame));
         for (_, frame) in &out {

@@ -2,7 +2,7 @@
 
 use super::case::{Case, decide};
 use super::{Core, Ingress};
-use crate::frame::{Frame, Rest, Unfinished};
+use crate::frame::{Cut, Frame, Rest, Unfinished};
 use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
 use crate::lanes::check_offload;
@@ -165,7 +165,7 @@ impl Core {
     }
 
     fn send_from(&mut self, whole: &Whole<'_>, rewrite: Rewrite<'_>, head: &mut [u8]) {
-        let Rewrite { template, fields, entropy } = rewrite;
+        let Rewrite { template, fields, entropy, cut } = rewrite;
         let partial = whole.unfinished.partial;
         let edited =
             edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, fields, partial).ok();
@@ -176,14 +176,17 @@ impl Core {
             return self.lost(template.port, DropReason::HeaderTooLong, whole.bytes.len(), whole.bytes);
         };
         let rest_at = head.len() - HEADROOM;
+        let mut unfinished = whole.unfinished;
+        let cut = cut.and_then(|mtu| Cut::new(mtu, template.prefix().len(), &mut unfinished, &whole.layout));
         let mut frame = Frame {
             head: &mut head[start..],
             rest: Rest::Bytes(whole.bytes),
             rest_at,
             rest_len: whole.end - rest_at,
-            unfinished: whole.unfinished,
+            unfinished,
             at: whole.layout.shifted(HEADROOM as isize - start as isize),
             tunnel: template.tunnel,
+            cut,
         };
         self.deliver_one(template.port, &mut frame);
     }

@@ -41,7 +41,7 @@ fn charged(snapshot: &Snapshot, case: &Case) -> Account {
 /// Returns whether decisions of this kind are memoised, if nothing else forbids it.
 pub(super) fn is_memoised(verdict: &Verdict) -> bool {
     match verdict {
-        Verdict::Forward(_) => true,
+        Verdict::Forward(forward) => forward.cut.is_none(),
         Verdict::Outputs(outputs) => outputs.len() <= MOST_COPIES,
         Verdict::Drop(reason) => *reason == DropReason::OvsDrop,
         _ => false,
@@ -187,7 +187,7 @@ impl Core {
         let unchanged = || Template::new(&Forward::unchanged(from.vif));
         let template = longest.map_or_else(unchanged, Template::of_output);
         let entropy = outputs.map(ovs::Output::entropy).find(|entropy| *entropy != 0).unwrap_or(0);
-        let rewrite = Rewrite { template: &template, fields: None, entropy };
+        let rewrite = Rewrite { template: &template, fields: None, entropy, cut: None };
         let crossings = case.decision.effects.crossings.as_deref();
         let tunnelled = crossings.is_some_and(|crossings| crossings.came.is_some());
         self.remember(tables, lane, packet, from, case, rewrite, flow, tunnelled);
@@ -219,7 +219,7 @@ impl Core {
         case: &Case,
         rewrite: Rewrite<'_>,
     ) -> Result<(), DropReason> {
-        let Rewrite { template, fields, entropy } = rewrite;
+        let Rewrite { template, fields, entropy, cut } = rewrite;
         let len = packet.len as usize;
         let (inner, end) = kept(self.lanes.head(lane), &case.headers, len, template.strip, template.keeps_ip)
             .ok_or(DropReason::TunnelMalformed)?;
@@ -237,6 +237,9 @@ impl Core {
         let layout = layout.unwrap_or_default();
         let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;
         self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
+        if let Some(mtu) = cut {
+            self.lanes.out[lane].cut(mtu, unfinished, &layout, template);
+        }
         self.enqueue(template.port, lane, packet, from.vif);
         Ok(())
     }

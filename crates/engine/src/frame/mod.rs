@@ -1,6 +1,9 @@
 //! A packet ready for delivery: its rewritten head, and the location of the rest.
 
+mod fragment;
 mod segment;
+
+pub(crate) use fragment::Cut;
 
 use crate::key::Layout;
 use crate::sums::{append, complete_outer};
@@ -98,6 +101,8 @@ pub(crate) struct Frame<'a> {
     pub at: Layout,
     /// Outer headers at the packet's start.
     pub tunnel: Option<OuterHeaders>,
+    /// The cut into fragments. Nothing follows the IP packet then.
+    pub cut: Option<Cut>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,6 +152,9 @@ impl Frame<'_> {
         turn: &mut Turn,
     ) -> Result<Delivered, Refused> {
         let unfinished = self.unfinished;
+        if let Some(cut) = self.cut {
+            return fragment::write(self, cut, room, chunk, turn);
+        }
         let offload = if let Some((size, ecn)) = unfinished.gso {
             let taken = if self.at.v6 { accepts.tso6 } else { accepts.tso4 };
             if self.tunnel.is_some() || !taken || !accepts.csum || (ecn && !accepts.ecn) {

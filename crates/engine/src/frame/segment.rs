@@ -10,7 +10,7 @@ use packet::checksum::{self, Sum, pseudo_header};
 use packet::proto;
 
 /// Longest headers of a segment: the new headers, and a snapshot.
-const MAX_HEADERS: usize = HEADROOM + 192;
+pub(super) const MAX_HEADERS: usize = HEADROOM + 192;
 
 /// Writes `frame` in segments of `size` bytes of payload. Segments written before an error stay delivered.
 pub(super) fn write(
@@ -94,7 +94,7 @@ fn edit(
 }
 
 /// Sets the lengths in the outer headers, which were those of the whole send.
-fn outer_lengths(head: &mut [u8], outer: OuterHeaders, total: usize) {
+pub(super) fn outer_lengths(head: &mut [u8], outer: OuterHeaders, total: usize) {
     let l4 = outer.l4();
     let ip = &mut head[OuterHeaders::IP..l4];
     if outer.v6 {
@@ -112,7 +112,7 @@ fn outer_lengths(head: &mut [u8], outer: OuterHeaders, total: usize) {
 }
 
 /// Stores `len` bytes from `from` of the frame at `to` of `dst`, and returns their sum.
-fn store(
+pub(super) fn store(
     frame: &Frame<'_>,
     from: usize,
     len: usize,

@@ -95,6 +95,34 @@ fn a_rate_counts_the_bytes_that_leave() {
     }
 }
 
+#[test]
+fn a_rate_counts_all_fragments_and_a_turn_bounds_them() {
+    for way in ["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "203.0.113.50"] {
+        let frame = plain(&format!("{GATEWAY} / ip4 10.1.1.1 > {way} / udp 1000 > 53 / payload 4000"));
+        let mut host = host(Accepts::default());
+        let (packets, bytes) = volume(&host.run(VifId(1), [frame.clone()]));
+        assert_eq!(packets, 3, "{way}");
+        with_rate(&mut host, bytes - 1);
+        assert_eq!(volume(&host.run(VifId(1), [frame.clone()])), (0, 0), "{way}");
+        with_rate(&mut host, bytes);
+        assert_eq!(volume(&host.run(VifId(1), [frame])), (packets, bytes), "{way}");
+    }
+    // A link with the least MTU makes over a thousand fragments of the longest packet.
+    let mut host = host(Accepts::default());
+    for change in tables() {
+        if let Change::PutVif(mut vif) = change
+            && vif.id == VifId(2)
+        {
+            vif.mtu = 68;
+            host.shared.apply(&[Change::PutVif(vif)]).unwrap();
+        }
+    }
+    let long = plain(&format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / udp 1000 > 53 / payload 65000"));
+    let (packets, _) = volume(&host.run(VifId(1), vec![long; 16]));
+    assert!((4096..4096 + 1355).contains(&packets), "{packets}");
+    assert!(host.drops().contains_key(&DropReason::TurnBudget));
+}
+
 /// The same holds if the receiver takes a large send whole: it counts as its segments.
 #[test]
 fn a_rate_does_not_depend_on_who_segments() {

@@ -270,3 +270,84 @@ fn what_the_kernel_verified_is_passed_on_as_verified() {
         }
     }
 }
+
+/// Returns the IP packet whose fragments these frames are, whatever tunnel they are in.
+fn reassembled(frames: &[crate::testing::Packet], mtu: usize) -> Vec<u8> {
+    let mut packet = Vec::new();
+    for (frame, offload) in frames {
+        assert_eq!(*offload, Offload::default());
+        let outer = Headers::ethernet(frame, 0, frame.len()).unwrap();
+        let tunnel = packet::tunnel(frame, &outer, frame.len()).unwrap();
+        let ip = match tunnel {
+            None => *outer.ip().unwrap(),
+            Some(tunnel) => {
+                let over6 = outer.ip().unwrap().src.is_ipv6() && tunnel.kind != TunnelKind::MplsGre;
+                assert!(!over6 || verify_l4(frame, &outer) == L4Check::Right, "outer checksum");
+                let parse =
+                    if tunnel.kind == TunnelKind::Vxlan { Headers::ethernet } else { Headers::network };
+                *parse(frame, tunnel.inner_at, tunnel.inner_end).unwrap().ip().unwrap()
+            }
+        };
+        let piece = &frame[usize::from(ip.at)..][..ip.len as usize];
+        assert!(piece.len() <= mtu, "{} bytes", piece.len());
+        let (head, body) = piece.split_at(20);
+        assert_eq!(checksum::sum(head).finish(), 0, "header checksum");
+        let field = u16::from_be_bytes([head[6], head[7]]);
+        if packet.is_empty() {
+            packet.extend_from_slice(head);
+        }
+        assert_eq!(usize::from(field & 0x1fff) * 8, packet.len() - 20, "in order");
+        packet.extend_from_slice(body);
+        let is_last = std::ptr::eq(frame, &frames[frames.len() - 1].0);
+        assert_eq!(field & 0x2000 == 0, is_last);
+    }
+    let len = packet.len() as u16;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[6..8].fill(0);
+    packet[10..12].fill(0);
+    let sum = checksum::sum(&packet[..20]).finish();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// Each way out of the host, and packets whose ends and checksums lie differently.
+#[test]
+fn a_packet_that_may_be_fragmented_leaves_in_fragments_that_make_it_whole() {
+    for accepts in [ALL, Accepts::default()] {
+        for dst in ["10.1.1.2", "10.9.0.7", "10.9.1.7", "10.9.2.7", "10.9.3.7", "203.0.113.50"] {
+            let mut host = host(accepts);
+            for payload in [1473_usize, 1480, 1481, 2952, 2953, 8000, 60_001] {
+                let text =
+                    format!("{GATEWAY} / ip4 10.1.1.1 > {dst} id 7 / udp 1000 > 53 / payload {payload}");
+                let whole = model::text::parse(&text).unwrap();
+                for frame in [(whole, Offload::default()), unfinished(&text, None)] {
+                    let output = host.run(VifId(1), [frame]);
+                    let frames = output.values().next().unwrap();
+                    assert_eq!((output.len(), frames.len()), (1, (payload + 8).div_ceil(1480)), "{text}");
+                    let packet = reassembled(frames, 1500);
+                    let headers = Headers::network(&packet, 0, packet.len()).unwrap();
+                    assert_eq!(verify_l4(&packet, &headers), L4Check::Right, "{text}");
+                    assert_eq!(packet.len(), payload + 28, "{text}");
+                    assert!(packet.ends_with(&[(payload - 1) as u8]), "{text}");
+                }
+            }
+            assert!(host.drops().is_empty(), "{:?}", host.drops());
+        }
+    }
+}
+
+#[test]
+fn a_large_send_that_may_be_fragmented_gets_smaller_segments() {
+    for accepts in [ALL, Accepts::default()] {
+        let mut host = host(accepts);
+        let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.2 / tcp 1000 > 80 A / payload 20000");
+        let output = host.run(VifId(1), [unfinished(&text, Some(4000))]);
+        let frames = &output[&VifId(2)];
+        if accepts == ALL {
+            assert_eq!(frames[0].1.gso.map(|gso| gso.size), Some(1460));
+        } else {
+            assert_eq!(frames.len(), 20_000_usize.div_ceil(1460));
+            assert!(frames.iter().all(|(frame, _)| tenant(frame).len() <= 1500));
+        }
+    }
+}

@@ -91,6 +91,14 @@ pub(super) fn mtu_len(headers: &Headers, end: usize, gso_size: Option<u16>) -> u
     }
 }
 
+/// Returns the payload of TCP segments whose IP packets have this length, bytes. `None` if they have no payload.
+pub(crate) fn segment_size(headers: &Headers, len: u16) -> Option<u16> {
+    let L4::Tcp { header_len, .. } = headers.l4 else { return None };
+    let ip = headers.ip()?;
+    let size = usize::from(len).checked_sub(usize::from(ip.header_len) + usize::from(header_len))?;
+    u16::try_from(size).ok().filter(|size| *size > 0)
+}
+
 /// Returns the interface by which a guest receives a packet: RoCEv2 to one of the guest's addresses or to a
 /// group goes to its verbs device. Viaduct answers pings to a guest that is only a verbs device, on the
 /// guest's behalf.
@@ -214,9 +222,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 
-    /// Refuses a packet that is too big for a link with this MTU, bytes, and clamps the MSS of SYNs. The
-    /// gateway informs the senders of packets that it routes. It informs the senders of bridged packets on
-    /// behalf of the link, if they set Don't Fragment (RFC 1191; RFC 8201).
+    /// Fits a packet to a link with this MTU, bytes, and clamps the MSS of SYNs. A packet that is too big is cut if it is
+    /// routed and may be fragmented (RFC 1812, 4.2.2.7), else refused. The gateway informs the senders of packets that
+    /// it routes. It informs the senders of bridged packets on behalf of the link, if they set Don't Fragment (RFC
+    /// 1191; RFC 8201).
     fn fit(&self, frame: &Frame<'_>, base: Forward, network: &Network, link: usize) -> Result<Forward, Stop> {
         let mtu = link.min(network.mtu.into());
         if frame.mtu_len(self.packet.gso_size) <= mtu {
@@ -227,11 +236,26 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         let whole = frame.headers.ip().is_some_and(|ip| ip.dont_fragment);
         let (routed, roce) = (base.strip == frame.headers.l3_at, is_roce(&frame.headers.l4));
+        if routed && !whole && !roce && self.may_be_cut(frame, mtu) {
+            return Ok(Forward { cut: Some(mtu), ..base });
+        }
         Err(match (whole, routed) {
             (false, true) if !roce => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::NotFragmented),
             (false, false) => DropReason::Mtu.into(),
             _ => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
         })
+    }
+
+    /// Returns whether an IPv4 packet can be cut for a link with this MTU, bytes: into fragments, a large send into
+    /// smaller segments.
+    #[cold]
+    fn may_be_cut(&self, frame: &Frame<'_>, mtu: u16) -> bool {
+        let Some(ip) = frame.headers.ip().filter(|ip| ip.src.is_ipv4()) else { return false };
+        let Some(head) = self.packet.bytes.get(usize::from(ip.at)..) else { return false };
+        match self.packet.gso_size {
+            Some(_) => segment_size(&frame.headers, mtu).is_some(),
+            None => packet::Pieces::new(head, ip.len as usize, mtu.into()).is_some(),
+        }
     }
 
     /// Returns the value to which a SYN's MSS is lowered: as many bytes as fit with IP and TCP headers of

@@ -128,6 +128,7 @@ impl Forward {
         words.extend(self.nat.src.map(|src| format!("source {src}")));
         words.extend(self.nat.dst.map(|dst| format!("destination {dst}")));
         words.extend(self.mss.map(|mss| format!("mss {mss}")));
+        words.extend(self.cut.map(|cut| format!("in fragments of {cut} bytes at most")));
         words.extend(self.ethernet.as_ref().map(|eth| format!("ethernet {} > {}", eth.src, eth.dst)));
         words.extend((0..self.pop_tags).map(|_| "pop vlan".to_owned()));
         words.extend(self.push_vlan.map(|vlan| format!("push vlan {vlan}")));

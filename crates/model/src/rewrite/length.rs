@@ -1,8 +1,9 @@
 //! The length of a packet as it leaves, which policers count.
 
 use super::{encap_len, is_network, kept};
+use crate::decide::segment_size;
 use crate::{Forward, PacketView, Verdict};
-use packet::{Fragment, Headers, L4, proto};
+use packet::{Fragment, Headers, L4, Pieces, proto};
 
 /// Returns how many bytes of a packet its policers count: the length of the frames that leave because of the
 /// packet, from the Ethernet header on, tunnel headers included. A large send counts as its segments, each
@@ -39,12 +40,23 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     // The headers added, minus the bytes removed.
     let grown = front as isize - popped as isize - kept.start as isize;
     let len = kept.end.saturating_add_signed(grown);
-    let segmented = packet.gso_size.and_then(|size| {
-        let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
-        let headers = parse(packet.bytes, kept.start, kept.end).ok()?;
-        segmented_len(len, &headers, grown, Some(size))
-    });
-    segmented.unwrap_or(len)
+    if packet.gso_size.is_none() && forward.cut.is_none() {
+        return len;
+    }
+    let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
+    let Ok(headers) = parse(packet.bytes, kept.start, kept.end) else { return len };
+    let cut = match (packet.gso_size, forward.cut) {
+        (Some(size), cut) => {
+            let least = cut.and_then(|cut| segment_size(&headers, cut)).unwrap_or(size);
+            segmented_len(len, &headers, grown, Some(size.min(least)))
+        }
+        (None, cut) => cut.and_then(|mtu| {
+            let head = packet.bytes.get(kept.start..)?;
+            let pieces = Pieces::new(head, kept.len(), mtu.into())?;
+            Some(pieces.total() + pieces.number() * front)
+        }),
+    };
+    cut.unwrap_or(len)
 }
 
 /// Returns the bytes of a large send's segments, whose headers grow by `grown` bytes each. Returns `len` if
