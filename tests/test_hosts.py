@@ -128,10 +128,9 @@ IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0
 UNDERLAYS = {"a": ("192.0.2.1/24", "192.0.2.254"), "b": ("198.51.100.1/24", "198.51.100.254")}
 
 
-@pytest.mark.parametrize("kind", ["mpls-over-udp", "vxlan"])
-def test_underlay_that_carries_less(lab, kind):
-    """A sender is told of a router between the hosts whose way carries less than either believes."""
-    containers = {}
+def hosts_with_a_router_between(lab, kind, **host):
+    """Starts two hosts whose router has a link that carries less than they believe. Returns the hosts and their guests."""
+    hosts, containers = {}, {}
     for name, (address, router) in UNDERLAYS.items():
         lab.plug(name, fabric=f"fabric-{name}", mtu=1500)
         lab.plug("r", f"to-{name}", fabric=f"fabric-{name}", mtu=1500)
@@ -141,7 +140,7 @@ def test_underlay_that_carries_less(lab, kind):
     for name, seat, other in (("a", A1, B1), ("b", B1, A1)):
         address, router = UNDERLAYS[name]
         remote = UNDERLAYS["b" if name == "a" else "a"][0].split("/")[0]
-        config = Config(name, tunnel_source=address.split("/")[0])
+        config = Config(name, tunnel_source=address.split("/")[0], **host)
         config.add("wire", name="up0", driver="af-packet", device="up0", addresses=[address], gateway=router, mtu=1500)
         config.add("network", name="blue", vrf=1, gateways=["10.1.1.254/24"], vni=5001)
         config.add(
@@ -159,7 +158,15 @@ def test_underlay_that_carries_less(lab, kind):
         else:
             hop = {"tunnel": kind, "remote": remote, "label": other.label}
             config.add("route", network="blue", prefix=f"{other.address}/32", to=[hop])
-        containers[name] = lab.container(lab.host(config), seat.name)
+        hosts[name] = lab.host(config)
+        containers[name] = lab.container(hosts[name], seat.name)
+    return hosts, containers
+
+
+@pytest.mark.parametrize("kind", ["mpls-over-udp", "vxlan"])
+def test_underlay_that_carries_less(lab, kind):
+    """A sender is told of a router between the hosts whose way carries less than either believes."""
+    _, containers = hosts_with_a_router_between(lab, kind)
     a1 = containers["a"]
     a1.expect_ping(B1.address)
 
@@ -182,3 +189,30 @@ def test_underlay_that_carries_less(lab, kind):
         sent = bytes(number % 251 for number in range(1372))
         here.sendto(sent, (B1.address, 4000))
         assert there.recv(2000) == sent
+
+
+@pytest.mark.parametrize("kind", ["mpls-over-udp", "mpls-over-gre", "vxlan"])
+def test_underlay_whose_routers_fragment(lab, kind):
+    """With `tunnel_df = false` routers may fragment tunnel packets, and the other host reassembles them. Viaduct itself
+    fragments those of MPLS that its own wire does not carry."""
+    hosts, containers = hosts_with_a_router_between(lab, kind, tunnel_df=False)
+    a1 = containers["a"]
+    with lab.capture("a", "up0", "udp or ip proto 47") as seen:
+        a1.expect_ping(B1.address)
+        for _ in range(3):
+            a1.expect_ping(B1.address, size=1372, options=("-M", "dont"))
+            containers["b"].expect_ping(A1.address, size=1372, options=("-M", "dont"))
+    # The outer header is the first.
+    rows = seen.fields("ip.src == 192.0.2.1", "ip.flags.df", "ip.id")
+    outer = [[value.split(",")[0] for value in row] for row in rows]
+    assert outer and all(df in ("0", "False") for df, _ in outer), outer
+    assert len({number for _, number in outer}) == len(outer), outer
+    if kind == "vxlan":
+        return
+    # The wire of b carries 700 bytes: it fragments by itself what its guest sends, and the guest may send more.
+    config = hosts["b"].config
+    config.entry("wire", "up0")["mtu"], config.entry("guest", "b1")["mtu"] = 700, 1400
+    hosts["b"].apply(config)
+    a1.expect_ping(B1.address, size=1300, options=("-M", "dont"))
+    drops = {**hosts["a"].drops(), **hosts["b"].drops()}
+    assert not any(drops.get(name) for name in ("mtu", "outer_fragment", "reassembly_failed", "reassembly_timeout")), drops

@@ -331,6 +331,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward
             dst_mac: mac(hop.outer_dst_mac),
             entropy: entropy_of(headers),
             tos: tos & !packet::ecn::ECN_MASK | ecn_encap(tos),
+            dont_fragment: true,
         }),
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path};
 
 /// `[host]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// The host's name.
     pub name: String,
@@ -25,6 +25,9 @@ pub struct Host {
     pub tunnel_peers: Vec<IpNet>,
     /// Whether tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,
+    /// Whether tunnel packets over IPv4 leave with Don't Fragment. `false`: they may be fragmented, and fragments from
+    /// remotes are reassembled.
+    pub tunnel_df: bool,
     /// The address that serves Prometheus; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -45,6 +48,25 @@ pub struct Host {
 
 /// The directories for sockets of libvirt, OpenStack and Open vSwitch.
 pub const SOCKET_DIRS: [&str; 3] = ["/var/lib/libvirt/qemu/**", "/var/lib/vhost_sockets", "/run/openvswitch"];
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            workers: Vec::new(),
+            executor: Executor::default(),
+            tunnel_source: Vec::new(),
+            tunnel_peers: Vec::new(),
+            udp6_zero_checksum: false,
+            tunnel_df: true,
+            metrics: None,
+            readers: None,
+            socket_dirs: Vec::new(),
+            guest_memory_mb: None,
+            guests_memory_mb: None,
+        }
+    }
+}
 
 /// A directory of sockets.
 struct SocketDir(String);
@@ -107,6 +129,7 @@ impl Host {
     pub fn to_toml(&self) -> String {
         let body = toml::Table::try_from(self).unwrap_or_default();
         let is_default = |key: &str, value: &toml::Value| match key {
+            "tunnel_df" => self.tunnel_df,
             "executor" => self.executor == Executor::default(),
             "socket_dirs" => self.has_default_socket_dirs(),
             _ => value.as_bool() == Some(false) || value.as_array().is_some_and(Vec::is_empty),
@@ -142,6 +165,7 @@ impl Host {
             tunnel_source: r.one_or_many("tunnel_source"),
             tunnel_peers: r.list::<Prefix>("tunnel_peers").into_iter().map(|prefix| prefix.0).collect(),
             udp6_zero_checksum: r.get("udp6_zero_checksum").unwrap_or_default(),
+            tunnel_df: r.get("tunnel_df").unwrap_or(true),
             metrics: r.get("metrics"),
             readers: r.get::<Group>("readers").map(|group| group.0),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {

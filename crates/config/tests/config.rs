@@ -301,6 +301,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "one host is \"198.51.100.7/32\"",
     ),
     ("name = \"a\"", "name = \"a\"\nudp6_zero_checksum = 1", "udp6_zero_checksum: expected true or false"),
+    ("name = \"a\"", "name = \"a\"\ntunnel_df = \"no\"", "tunnel_df: expected true or false"),
     ("\"/data/vms/**\"", "\"vms\"", "\"vms\" is no absolute path of a directory"),
     ("\"/data/vms/**\"", "\"/data/../etc\"", "is no absolute path of a directory"),
     ("mac = \"02:00:00:00:00:05\"\n", "", "guest \"hpc1\": `mac` is missing"),

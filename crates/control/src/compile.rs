@@ -125,6 +125,7 @@ pub(crate) fn compile(
         tunnel_source: index.tunnel_sources().to_vec(),
         tunnel_peers: host.tunnel_peers.clone(),
         udp6_zero_checksum: host.udp6_zero_checksum,
+        tunnel_fragments: !host.tunnel_df,
     };
     objects.iter().for_each(|owned| compiler.number_vif(&owned.object));
     guests_on_standby_last(objects).for_each(|owned| compiler.object(&owned.object));

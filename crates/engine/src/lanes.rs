@@ -58,8 +58,8 @@ pub(crate) struct Work {
 impl Out {
     /// Has the frame cut for its link, after [`Self::set`] with the same arguments.
     #[cold]
-    pub fn cut(&mut self, mtu: u16, mut unfinished: Unfinished, at: &Layout, template: &Template) {
-        let cut = Cut::new(mtu, template.prefix().len(), &mut unfinished, at);
+    pub fn cut(&mut self, cut: model::Cut, mut unfinished: Unfinished, at: &Layout, template: &Template) {
+        let cut = Cut::new(cut, template.prefix().len(), &mut unfinished, at);
         let at = at.shifted(HEADROOM as isize - self.start as isize);
         self.work = Some(Work { unfinished, at, tunnel: template.tunnel, cut });
     }
@@ -75,8 +75,8 @@ impl Out {
         at: &Layout,
     ) {
         (self.start, self.end, self.rest_len) = (start as u16, end as u16, rest_len as u32);
-        let summed = matches!(tunnel, Some(OuterHeaders { sum: true, .. }));
-        if summed || !unfinished.is_nothing() {
+        let worked = matches!(tunnel, Some(outer) if outer.sum | outer.numbered);
+        if worked || !unfinished.is_nothing() {
             let at = at.shifted(HEADROOM as isize - start as isize);
             self.work = Some(Work { unfinished, at, tunnel, cut: None });
         } else {
@@ -144,8 +144,13 @@ impl Parsed {
     }
 }
 
+/// Distance between the identifications with which workers begin: those of several workers meet late.
+const FAR: u16 = 0x9e37;
+
 /// The scratch memory of a burst.
 pub(crate) struct Lanes {
+    /// The next identification of a tunnel packet.
+    pub number: u16,
     pub heads: Box<[Head; LANES]>,
     /// Number of the packet's bytes in each head.
     pub head_len: [u16; LANES],
@@ -163,8 +168,10 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub fn new() -> Self {
+    /// `worker`: its number.
+    pub fn new(worker: usize) -> Self {
         Self {
+            number: (worker as u16).wrapping_mul(FAR),
             heads: Box::new([Head([0; HEADROOM + SNAPSHOT]); LANES]),
             head_len: [0; LANES],
             copies: 0,
@@ -322,7 +329,12 @@ impl Lanes {
     ) -> Result<Delivered, Refused> {
         let out = &self.out[lane];
         if out.work.is_some() {
-            return self.frame(lane, burst).write(room, accepts, chunk, turn);
+            let first = self.number;
+            let mut frame = self.frame(lane, burst);
+            let numbers = frame.number(first);
+            let written = frame.write(room, accepts, chunk, turn);
+            self.number = first.wrapping_add(numbers);
+            return written;
         }
         let head = &self.heads[lane].0[usize::from(out.start)..usize::from(out.end)];
         let segments = burst.segments(&burst.packets()[usize::from(out.packet)]);

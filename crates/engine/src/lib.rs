@@ -39,6 +39,7 @@ mod notice;
 mod outer;
 mod patience;
 mod pinned;
+mod reassembly;
 mod receivers;
 mod replies;
 mod rewrite;

@@ -2,7 +2,7 @@
 //!
 //! The only part of a single flow in a template are floating addresses, so flows to one next hop share one.
 
-use model::{Encap, Forward, Nat, VifId, ovs};
+use model::{Cut, Encap, Forward, Nat, VifId, ovs};
 use packet::{TunnelKind, build, proto};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -62,8 +62,8 @@ pub(crate) struct Rewrite<'a> {
     pub fields: Option<&'a ovs::Edits>,
     /// Flow entropy for the tunnel; 0 without one.
     pub entropy: u32,
-    /// The longest IP packet that leaves, bytes, if this one is longer.
-    pub cut: Option<u16>,
+    /// Fragmentation, if the packet is too big.
+    pub cut: Option<Cut>,
 }
 
 impl<'a> Rewrite<'a> {
@@ -89,6 +89,8 @@ pub(crate) struct OuterHeaders {
     pub udp: bool,
     /// With a UDP checksum, which covers the payload.
     pub sum: bool,
+    /// Without Don't Fragment: each packet has an identification of its own.
+    pub numbered: bool,
 }
 
 impl OuterHeaders {
@@ -234,7 +236,8 @@ impl Template {
                 .ok_or(packet::WriteError::TooShort)?;
             Ok(bytes.len())
         });
-        self.tunnel = Some(OuterHeaders { v6: outer.is_v6(), udp: outer.is_udp(), sum: outer.has_sum() });
+        let (v6, udp, sum) = (outer.is_v6(), outer.is_udp(), outer.has_sum());
+        self.tunnel = Some(OuterHeaders { v6, udp, sum, numbered: false });
     }
 
     fn put_encap(&mut self, encap: &Encap) {
@@ -244,10 +247,10 @@ impl Template {
         match (encap.src, encap.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 self.put(|out| build::ethernet(out, encap.dst_mac, encap.src_mac, proto::ETHERTYPE_IPV4));
-                let (id, dont_fragment, len) = (0, true, 0);
+                let (id, dont_fragment, len) = (0, encap.dont_fragment, 0);
                 let ip = build::Ipv4 { src, dst, protocol, ttl: TTL, tos, id, dont_fragment, len };
                 self.put(|out| build::ipv4(out, &ip));
-                self.tunnel = Some(OuterHeaders { v6: false, udp, sum: false });
+                self.tunnel = Some(OuterHeaders { v6: false, udp, sum: false, numbered: !dont_fragment });
             }
             (src, dst) => {
                 let v6 = |addr| match addr {
@@ -265,7 +268,7 @@ impl Template {
                     payload_len: 0,
                 };
                 self.put(|out| build::ipv6(out, &ip));
-                self.tunnel = Some(OuterHeaders { v6: true, udp, sum: udp });
+                self.tunnel = Some(OuterHeaders { v6: true, udp, sum: udp, numbered: false });
             }
         }
         match encap.kind {

@@ -267,10 +267,14 @@ impl Worker {
     /// Decides held packets again, some in each round, when there may be news. Returns whether there are more to look
     /// at.
     fn look_at_held(&mut self) -> bool {
-        if self.core.hold.is_empty() {
+        if !self.core.holds() {
             return false;
         }
         self.core.now = self.clock.now();
+        self.core.give_up_fragments();
+        if self.core.hold.is_empty() {
+            return false;
+        }
         let pinned = self.reader.pin();
         let (next, epoch) = self.held;
         if self.held_left == 0 {
@@ -304,7 +308,7 @@ impl Worker {
         self.core.cells.sleeps.add(1);
         let timeout = if waits {
             Some(Timespec { tv_sec: 0, tv_nsec: WAITING_EVERY_NS })
-        } else if !self.core.hold.is_empty() {
+        } else if self.core.holds() {
             Some(Timespec { tv_sec: 0, tv_nsec: HELD_EVERY_NS as _ })
         } else if self.unsettled {
             Some(Timespec { tv_sec: 1, tv_nsec: 0 })
@@ -317,7 +321,7 @@ impl Worker {
         self.reader.online();
         self.mailbox.drain();
         self.disarm(usize::MAX);
-        if woken == 0 && !waits && self.core.hold.is_empty() {
+        if woken == 0 && !waits && !self.core.holds() {
             self.settle_all();
         }
     }

@@ -36,6 +36,8 @@ pub enum Verdict {
         /// The neighbour's address.
         addr: IpAddr,
     },
+    /// A fragment of a tunnel packet: it waits for the others. Then the whole packet is decided.
+    Reassemble,
     /// The packet was for Viaduct; nothing remains but its effects (an answer to ARP or ND).
     Consumed,
     /// Nowhere.
@@ -59,9 +61,8 @@ pub struct Forward {
     pub nat: Nat,
     /// The value to which the MSS of the (inner) TCP SYN is lowered ([`packet::mss()`]).
     pub mss: Option<u16>,
-    /// The longest IPv4 packet that leaves, bytes, if this one is longer: it is cut into fragments (RFC 791, 3.2), a
-    /// large send into smaller segments.
-    pub cut: Option<u16>,
+    /// Fragmentation, if the packet is too big.
+    pub cut: Option<Cut>,
     /// New Ethernet header before the remaining bytes.
     pub ethernet: Option<EthernetRewrite>,
     /// 802.1Q tag pushed after the addresses (a network attached to a wire by VLAN).
@@ -71,6 +72,15 @@ pub struct Forward {
     pub pop_tags: u8,
     /// Tunnel that the packet goes through.
     pub encap: Option<Encap>,
+}
+
+/// Fragmentation of an IPv4 packet (RFC 791, 3.2) that is longer than this, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The packet itself is cut into fragments, a large send into smaller segments. Each goes through a tunnel by itself.
+    Packet(u16),
+    /// The tunnel packet is cut, whose other end reassembles it.
+    Tunnel(u16),
 }
 
 impl Forward {
@@ -165,6 +175,9 @@ pub struct Encap {
     pub entropy: u32,
     /// Outer traffic class: DSCP copied from the inner header, ECN by RFC 6040.
     pub tos: u8,
+    /// Don't Fragment in an outer IPv4 header. Without it, executors number the packets (RFC 6864); the reference rewrite
+    /// leaves the identification zero.
+    pub dont_fragment: bool,
 }
 
 /// Delivery to all members of a bridge: guests, the attached wire, flood tunnels. A frame from a tunnel goes to no

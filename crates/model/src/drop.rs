@@ -72,7 +72,10 @@ reasons! {
     NotFragmented = "not_fragmented", "The packet is too big for the next link and may be fragmented, but no fragment fits. The sender is informed.";
     GatewayNoService = "gateway_no_service", "A packet other than ping to a gateway address.";
     NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network.";
-    OuterFragment = "outer_fragment", "A tunnel packet came in fragments.";
+    OuterFragment = "outer_fragment", "A tunnel packet came in fragments, over IPv6 or on a host with `tunnel_df = true`.";
+    ReassemblyTimeout = "reassembly_timeout", "The other fragments of a tunnel packet did not come within a second.";
+    ReassemblyFull = "reassembly_full", "Too many tunnel packets of a remote, or of all, wait for fragments.";
+    ReassemblyFailed = "reassembly_failed", "The fragments of a tunnel packet do not fit together.";
     UnknownRemote = "unknown_remote", "A tunnel packet from an address that no nexthop and no `tunnel_peers` names, nor a wire's `remote` for its encapsulation.";
     UnknownLabel = "unknown_label", "No guest or network has this MPLS label.";
     LabelStack = "label_stack", "More MPLS labels than the one expected.";

@@ -45,7 +45,7 @@ pub use announce::{Announcement, Unasked, announce, report};
 pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
-    Asker, Crossing, Crossings, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat,
+    Asker, Crossing, Crossings, Cut, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat,
     NeighbourFound, PathMtu, Reply, ReplyKind, Verdict,
 };
 pub use drop::DropReason;

@@ -1,7 +1,7 @@
 //! Copies for mirrors, including those on other hosts.
 
 use crate::underlay::underlay_path;
-use crate::{Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of};
+use crate::{Cut, Forward, Lookup, NeighbourScope, Tunnel, VifId, VifKind, entropy_of};
 use packet::Headers;
 use std::net::IpAddr;
 
@@ -10,13 +10,14 @@ use std::net::IpAddr;
 /// reached.
 #[must_use]
 pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &Forward) -> Option<Forward> {
+    let cut = base.cut.filter(|cut| matches!(cut, Cut::Packet(_)));
     let Some(tunnel) = remote(tables, mirror) else {
-        return Some(Forward { port: mirror, encap: None, ..base.clone() });
+        return Some(Forward { port: mirror, encap: None, cut, ..base.clone() });
     };
     let path = underlay_path(tables, tunnel.remote)?;
     let dst_mac = tables.neighbour(path.scope(), path.hop)?;
     let encap = path.encap(&tunnel, dst_mac, entropy_of(headers), 0);
-    Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, ..base.clone() })
+    Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, cut, ..base.clone() })
 }
 
 /// Returns the unknown neighbour on the path to one of these mirrors.

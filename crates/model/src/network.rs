@@ -232,4 +232,7 @@ pub struct Host {
     pub tunnel_peers: Vec<IpNet>,
     /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,
+    /// Tunnel packets over IPv4 may be fragmented: they leave without Don't Fragment, those of MPLS in fragments if they
+    /// are too big for the path, and fragments from remotes are reassembled.
+    pub tunnel_fragments: bool,
 }

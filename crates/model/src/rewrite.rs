@@ -9,7 +9,7 @@ pub use encap::{encap_len, write_encap};
 pub use length::metered_len;
 pub use reply::build_reply;
 
-use crate::{Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict, VifId, copy_to};
+use crate::{Cut, Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict, VifId, copy_to};
 use packet::{Headers, Piece, Pieces, build, edit, proto};
 use std::ops::Range;
 
@@ -86,23 +86,27 @@ pub fn frames(forward: &Forward, packet: &PacketView<'_>) -> Vec<Vec<u8>> {
     let cut = forward.cut.filter(|_| packet.gso_size.is_none() && is_network(forward));
     match cut {
         None => rewrite(forward, packet).into_iter().collect(),
-        Some(mtu) => pieces(forward, packet, mtu).unwrap_or_default(),
+        Some(cut) => pieces(forward, packet, cut).unwrap_or_default(),
     }
 }
 
-fn pieces(forward: &Forward, packet: &PacketView<'_>, mtu: u16) -> Option<Vec<Vec<u8>>> {
+fn pieces(forward: &Forward, packet: &PacketView<'_>, cut: Cut) -> Option<Vec<Vec<u8>>> {
     let whole = rewrite(forward, packet)?;
-    let outer = forward.encap.as_ref().map_or(0, encap_len);
+    let encap = forward.encap.as_ref().filter(|_| matches!(cut, Cut::Packet(_)));
+    let outer = encap.map_or(0, encap_len);
     let ethernet = if forward.ethernet.is_some() { proto::ETHERNET_LEN } else { 0 };
     let tag = if forward.push_vlan.is_some() { proto::VLAN_LEN } else { 0 };
-    let ip = outer + ethernet + tag;
+    let (ip, mtu) = match cut {
+        Cut::Packet(mtu) => (outer + ethernet + tag, mtu),
+        Cut::Tunnel(mtu) => (proto::ETHERNET_LEN, mtu),
+    };
     let pieces = Pieces::new(whole.get(ip..)?, whole.len() - ip, mtu.into())?;
     let body = ip + pieces.header_len();
     let piece = |piece: Piece| {
         let mut frame = whole[..body].to_vec();
         piece.write_header(&mut frame[ip..]);
         frame.extend_from_slice(whole.get(body + piece.at..body + piece.at + piece.len)?);
-        if let Some(encap) = &forward.encap {
+        if let Some(encap) = encap {
             let payload = frame.len() - outer;
             write_encap(&mut frame, encap, payload).ok()?;
         }

@@ -15,6 +15,8 @@ pub struct UnderlayPath<'a> {
     pub src: IpAddr,
     /// The next hop: the remote itself, or the router to it.
     pub hop: IpAddr,
+    /// Whether tunnel packets have Don't Fragment.
+    pub dont_fragment: bool,
 }
 
 impl UnderlayPath<'_> {
@@ -33,8 +35,9 @@ impl UnderlayPath<'_> {
     /// Returns the encapsulation of a packet with this entropy in a tunnel to this path's remote. `dst_mac`
     /// is the next hop's, `tos` the outer traffic class.
     pub(crate) fn encap(&self, tunnel: &Tunnel, dst_mac: Mac, entropy: u32, tos: u8) -> Encap {
-        let Self { src_mac, src, .. } = *self;
-        Encap { kind: tunnel.kind, id: tunnel.id, src, dst: tunnel.remote, src_mac, dst_mac, entropy, tos }
+        let Self { src_mac, src, dont_fragment, .. } = *self;
+        let (kind, id, dst) = (tunnel.kind, tunnel.id, tunnel.remote);
+        Encap { kind, id, src, dst, src_mac, dst_mac, entropy, tos, dont_fragment }
     }
 }
 
@@ -50,7 +53,9 @@ pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPa
     let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
     let tunnel_source = tables.host().tunnel_source.iter().copied().find(family);
     let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
-    Some(UnderlayPath { wire, src_mac: wire.mac?, src: tunnel_source.or_else(own)?, hop })
+    let (src, dont_fragment) =
+        (tunnel_source.or_else(own)?, remote.is_ipv6() || !tables.host().tunnel_fragments);
+    Some(UnderlayPath { wire, src_mac: wire.mac?, src, hop, dont_fragment })
 }
 
 /// Returns whether an address is this host's on the underlay.

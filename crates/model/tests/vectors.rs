@@ -98,7 +98,9 @@ fn the_model_agrees_with_the_vectors() {
 fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
     let mut out = String::new();
     let expects = |line: &str| {
-        ["out ", "drop ", "hold ", "consumed", "effect "].iter().any(|word| line.trim().starts_with(word))
+        ["out ", "drop ", "hold ", "reassemble", "consumed", "effect "]
+            .iter()
+            .any(|word| line.trim().starts_with(word))
     };
     for (number, line) in (1..).zip(text.lines()) {
         if expects(line) {
@@ -114,7 +116,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: for queues, quotas, ports and the sender's offload requests.
-const EXECUTORS: [DropReason; 17] = [
+const EXECUTORS: [DropReason; 20] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -132,6 +134,9 @@ const EXECUTORS: [DropReason; 17] = [
     DropReason::FloodLimited,
     DropReason::TurnBudget,
     DropReason::OvsAbsent,
+    DropReason::ReassemblyTimeout,
+    DropReason::ReassemblyFull,
+    DropReason::ReassemblyFailed,
 ];
 
 const TABLES: [&str; 15] = [

@@ -3,10 +3,10 @@
 use crate::{checksum, proto};
 
 /// Bytes of a fragment's payload come in blocks of this size.
-const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 /// More fragments follow, as a bit of the header's field.
-const MORE: u16 = 0x2000;
-const OFFSET: u16 = 0x1fff;
+pub(crate) const MORE: u16 = 0x2000;
+pub(crate) const OFFSET: u16 = 0x1fff;
 /// A link's least MTU, bytes (RFC 791, 3.2).
 const MIN_MTU: usize = 68;
 

@@ -9,7 +9,23 @@ fn frames() {
     bolero::check!().for_each(|bytes: &[u8]| {
         exercise(bytes, 0, bytes.len());
         exercise(&bytes[..bytes.len() / 2], 0, bytes.len());
+        reassemble(bytes);
     });
+}
+
+/// Takes the halves for fragments of a packet.
+fn reassemble(bytes: &[u8]) {
+    let mut packet = packet::Reassembly::default();
+    for part in bytes.chunks(bytes.len().div_ceil(2).max(1)) {
+        let Ok(headers) = packet::Headers::ethernet(part, 0, part.len()) else { continue };
+        let fit = packet.add(part, &headers);
+        let whole = packet.finish();
+        if fit == packet::Fit::Whole
+            && let Some(whole) = whole
+        {
+            assert_eq!(whole.len(), packet.head().len() + packet.bytes());
+        }
+    }
 }
 
 /// `cargo bolero test roce -p packet`.

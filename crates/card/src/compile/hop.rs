@@ -65,11 +65,12 @@ impl<T: Lookup> Compiler<'_, T> {
         })
     }
 
-    /// Makes the line of a nexthop through a tunnel. Its next hop in the underlay must be known.
+    /// Makes the line of a nexthop through a tunnel. Its next hop in the underlay must be known. The host sends tunnel
+    /// packets that may be fragmented.
     fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
         let encapsulation = encapsulation(tunnel.kind)?;
         let network = self.tables.network(vrf)?;
-        let path = underlay_path(self.tables, tunnel.remote)?;
+        let path = underlay_path(self.tables, tunnel.remote).filter(|path| path.dont_fragment)?;
         let at = self.attached(path.wire.id)?;
         let neighbour = self.tables.neighbour(path.scope(), path.hop)?;
         let id_bits = if tunnel.kind == TunnelKind::Vxlan { 24 } else { 20 };

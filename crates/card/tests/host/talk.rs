@@ -21,6 +21,7 @@ pub fn tame(rng: &mut Rng, changes: Vec<Change>) -> Vec<Change> {
 
 fn tamed(rng: &mut Rng, change: Change) -> Option<Change> {
     Some(match change {
+        Change::SetHost(host) => Change::SetHost(model::Host { tunnel_fragments: false, ..host }),
         Change::PutVif(vif) if vif.is_second() => return None,
         Change::PutVif(vif) => {
             let kind = if vif.kind == VifKind::Rdma { VifKind::Tap } else { vif.kind };

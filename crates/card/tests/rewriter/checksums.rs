@@ -99,6 +99,7 @@ fn tunnel(rng: &mut Rng) -> Encap {
         dst_mac: GATEWAY_MAC,
         entropy: rng.next_u64() as u32,
         tos: rng.next_u64() as u8,
+        dont_fragment: true,
     }
 }
 

@@ -17,7 +17,8 @@ fn encap(kind: TunnelKind, v6: bool) -> Encap {
     } else {
         ([192, 0, 2, 1].into(), [192, 0, 2, 2].into())
     };
-    Encap { kind, id: 0xabcde, src, dst, src_mac: MAC, dst_mac: GATEWAY_MAC, entropy: 0x1234_5678, tos: 0xb8 }
+    let (id, src_mac, dst_mac, entropy, tos) = (0xabcde, MAC, GATEWAY_MAC, 0x1234_5678, 0xb8);
+    Encap { kind, id, src, dst, src_mac, dst_mac, entropy, tos, dont_fragment: true }
 }
 
 /// Returns forwardings that put headers in front of an IP packet.

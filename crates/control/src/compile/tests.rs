@@ -257,7 +257,7 @@ proptest! {
 fn tunnel_packets_are_taken_from_whom_the_file_names() {
     let remote = |n: u8| format!("{{ tunnel = \"vxlan\", remote = \"192.0.2.{n}\", vni = 7 }}");
     let text = format!(
-        "{HOST}tunnel_peers = [\"198.51.100.0/24\"]\nudp6_zero_checksum = true\n{BASE}\
+        "{HOST}tunnel_peers = [\"198.51.100.0/24\"]\nudp6_zero_checksum = true\ntunnel_df = false\n{BASE}\
          [[route]]\nnetwork = \"blue\"\nprefix = \"10.9.0.0/16\"\nto = [{}, {}]\n\
          [[mac]]\nnetwork = \"blue\"\nmac = \"02:00:00:00:00:33\"\nto = {}\n\
          [[flood]]\nnetwork = \"blue\"\nto = [{}]\n\
@@ -270,7 +270,9 @@ fn tunnel_packets_are_taken_from_whom_the_file_names() {
     );
     let desired = compiled(&text, &mut Ids::default());
     assert_eq!(desired.host.tunnel_peers, ["198.51.100.0/24".parse::<IpNet>().unwrap()]);
-    assert!(desired.host.udp6_zero_checksum);
+    assert!(desired.host.udp6_zero_checksum && desired.host.tunnel_fragments);
+    let default = compiled(&format!("{HOST}{BASE}"), &mut Ids::default());
+    assert!(!default.host.tunnel_fragments);
     let mut tables = Tables::new();
     tables.apply(&Desired::default().changes_to(&desired)).unwrap();
     let known = |n: u8| model::Lookup::is_remote(&tables, IpAddr::from([192, 0, 2, n]));

@@ -76,6 +76,7 @@ impl Core {
             Verdict::Outputs(_) => self.send_outputs(case, original),
             Verdict::Reply(reply) => self.reply(tables, original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
+            Verdict::Reassemble => self.reassemble(tables, original, case),
             Verdict::Consumed => {}
             Verdict::Drop(reason) => return Err(*reason),
         }
@@ -177,7 +178,7 @@ impl Core {
         };
         let rest_at = head.len() - HEADROOM;
         let mut unfinished = whole.unfinished;
-        let cut = cut.and_then(|mtu| Cut::new(mtu, template.prefix().len(), &mut unfinished, &whole.layout));
+        let cut = cut.and_then(|cut| Cut::new(cut, template.prefix().len(), &mut unfinished, &whole.layout));
         let mut frame = Frame {
             head: &mut head[start..],
             rest: Rest::Bytes(whole.bytes),
@@ -203,6 +204,7 @@ impl Core {
             let bytes = self.linear.gather(frame, shown_len(&self.taps));
             show(&self.taps, self.now, port, true, None, frame.len(), bytes);
         }
+        self.lanes.number = self.lanes.number.wrapping_add(frame.number(self.lanes.number));
         let (chunk, turn) = (&mut self.chunk, &mut self.turn);
         let delivery = self.ports.deliver(port, &[0], self.now.ns, &mut |_, room, accepts| {
             frame.write(room, accepts, chunk, turn)

@@ -4,6 +4,7 @@ mod case;
 mod conclude;
 mod ingress;
 mod memo;
+mod reassemble;
 mod slow;
 
 pub(crate) use self::ingress::Ingress;
@@ -24,6 +25,7 @@ use crate::meters::Meters;
 use crate::notice::{Dropped, note, show, shown_len};
 use crate::outer::{self, Outers};
 use crate::pinned::Tables;
+use crate::reassembly::Reassemblies;
 use crate::replies::ReplyLimits;
 use crate::storms::Storms;
 use crate::turn::Turn;
@@ -59,6 +61,7 @@ pub(crate) struct Core {
     pub lanes: Lanes,
     pub linear: Linear,
     pub hold: Hold,
+    pub reassemblies: Reassemblies,
     pub replies: ReplyLimits,
     pub storms: Arc<Storms>,
     /// The budget left for the packets of this turn.
@@ -91,9 +94,10 @@ impl Core {
             outers: Outers::default(),
             cache: Cache::new(limits.cache_entries),
             actions: Actions::default(),
-            lanes: Lanes::new(),
+            lanes: Lanes::new(number),
             linear: Linear::new(),
             hold: Hold::default(),
+            reassemblies: Reassemblies::default(),
             replies: ReplyLimits::new(limits.errors_per_second),
             storms: limits.storms.clone(),
             turn: Turn::NEW,

@@ -237,8 +237,8 @@ impl Core {
         let layout = layout.unwrap_or_default();
         let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;
         self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
-        if let Some(mtu) = cut {
-            self.lanes.out[lane].cut(mtu, unfinished, &layout, template);
+        if let Some(cut) = cut {
+            self.lanes.out[lane].cut(cut, unfinished, &layout, template);
         }
         self.enqueue(template.port, lane, packet, from.vif);
         Ok(())

@@ -1,6 +1,6 @@
 //! Fragmentation of an IPv4 packet that is too big for the next link (RFC 791, 3.2; RFC 1812, 4.2.2.7).
 
-use super::segment::{MAX_HEADERS, outer_lengths, store};
+use super::segment::{MAX_HEADERS, outer_fields, store};
 use super::{CHUNK, Chunk, Delivered, Frame, Refused, Unfinished};
 use crate::key::Layout;
 use crate::sums::{append, complete_outer};
@@ -20,14 +20,24 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// Returns the cut of a packet that leaves in packets of `mtu` bytes at most, behind new headers of `ip` bytes.
-    /// A large send is not cut: its segments are made smaller.
-    pub fn new(mtu: u16, ip: usize, unfinished: &mut Unfinished, at: &Layout) -> Option<Self> {
+    /// Returns the cut of a packet behind new headers of `prefix` bytes. A large send is not cut: its segments are made
+    /// smaller.
+    pub fn new(cut: model::Cut, prefix: usize, unfinished: &mut Unfinished, at: &Layout) -> Option<Self> {
+        let (mtu, ip) = match cut {
+            model::Cut::Packet(mtu) => (mtu, prefix),
+            model::Cut::Tunnel(mtu) => (mtu, OuterHeaders::IP),
+        };
         if let Some((size, _)) = &mut unfinished.gso {
             *size = (*size).min(mtu.saturating_sub(at.l4_end - at.l3)).max(1);
             return None;
         }
         Some(Self { mtu, ip: ip as u16 })
+    }
+
+    /// Returns the pieces of a frame.
+    pub(super) fn pieces(self, frame: &Frame<'_>) -> Option<Pieces> {
+        let ip = usize::from(self.ip);
+        Pieces::new(frame.head.get(ip..)?, frame.len().checked_sub(ip)?, self.mtu.into())
     }
 }
 
@@ -40,9 +50,9 @@ pub(super) fn write(
     turn: &mut Turn,
 ) -> Result<Delivered, Refused> {
     let ip = usize::from(cut.ip);
-    let len = frame.len().saturating_sub(ip);
-    let pieces = frame.head.get(ip..).and_then(|head| Pieces::new(head, len, cut.mtu.into()));
-    let pieces = pieces.ok_or(Refused::Segment)?;
+    // Of a tunnel packet that is cut itself, only the first fragment has the headers behind the outer IP header.
+    let tunnel = frame.tunnel.filter(|_| ip > OuterHeaders::IP);
+    let pieces = cut.pieces(frame).ok_or(Refused::Segment)?;
     let headers = ip + pieces.header_len();
     if headers > MAX_HEADERS.min(frame.head.len()) {
         return Err(Refused::Header);
@@ -55,18 +65,18 @@ pub(super) fn write(
         complete(frame, chunk)?;
     }
     let mut delivered = Delivered::default();
-    for piece in pieces {
+    for (number, piece) in pieces.enumerate() {
         let mut head = [0; MAX_HEADERS];
         let head = &mut head[..headers];
         head.copy_from_slice(&frame.head[..headers]);
         piece.write_header(&mut head[ip..]);
         let total = headers + piece.len;
-        if let Some(outer) = frame.tunnel {
-            outer_lengths(head, outer, total);
+        if let Some(outer) = tunnel {
+            outer_fields(head, outer, number, total);
         }
         let dst = room.reserve(total, &Offload::default())?;
         let body = store(frame, headers + piece.at, piece.len, dst, headers, chunk);
-        if let Some(outer @ OuterHeaders { sum: true, .. }) = frame.tunnel {
+        if let Some(outer @ OuterHeaders { sum: true, .. }) = tunnel {
             complete_outer(head, outer, body, total);
         }
         mem::scatter(head, dst, 0);

@@ -141,6 +141,33 @@ impl Frame<'_> {
         head + self.rest.gather(self.rest_at, &mut out[head..head + rest])
     }
 
+    /// Gives the frame an identification if it needs one, a large send or a cut packet one for each frame that leaves.
+    /// Returns how many.
+    #[inline]
+    pub fn number(&mut self, first: u16) -> u16 {
+        if matches!(self.tunnel, Some(OuterHeaders { numbered: true, .. })) {
+            self.numbered(first)
+        } else {
+            0
+        }
+    }
+
+    #[cold]
+    fn numbered(&mut self, first: u16) -> u16 {
+        let numbers = match (self.cut, self.unfinished.gso) {
+            (Some(cut), _) => cut.pieces(self).map_or(1, |pieces| pieces.number()),
+            (None, Some((size, _))) => self.at.segments(size),
+            (None, None) => 1,
+        };
+        if let Some(ip) = self.head.get_mut(OuterHeaders::IP..).and_then(<[u8]>::first_chunk_mut) {
+            let _: &mut [u8; proto::IPV4_LEN] = ip;
+            let (before, sum) = (u16::from_be_bytes([ip[4], ip[5]]), u16::from_be_bytes([ip[10], ip[11]]));
+            ip[4..6].copy_from_slice(&first.to_be_bytes());
+            ip[10..12].copy_from_slice(&packet::checksum::update_u16(sum, before, first).to_be_bytes());
+        }
+        numbers as u16
+    }
+
     /// Writes the frame into `room`. Finishes what the receiver does not accept unfinished, as far as the
     /// turn's budget allows.
     #[inline]

@@ -88,19 +88,23 @@ fn edit(
     }
     tcp[16..18].fill(0);
     if let Some(outer) = frame.tunnel {
-        outer_lengths(head, outer, total);
+        outer_fields(head, outer, index, total);
     }
     Some(())
 }
 
-/// Sets the lengths in the outer headers, which were those of the whole send.
-pub(super) fn outer_lengths(head: &mut [u8], outer: OuterHeaders, total: usize) {
+/// Sets the lengths in the outer headers, which were those of the whole send, and the identification.
+pub(super) fn outer_fields(head: &mut [u8], outer: OuterHeaders, index: usize, total: usize) {
     let l4 = outer.l4();
     let ip = &mut head[OuterHeaders::IP..l4];
     if outer.v6 {
         ip[4..6].copy_from_slice(&((total - l4) as u16).to_be_bytes());
     } else {
         ip[2..4].copy_from_slice(&((total - OuterHeaders::IP) as u16).to_be_bytes());
+        if outer.numbered {
+            let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index as u16);
+            ip[4..6].copy_from_slice(&id.to_be_bytes());
+        }
         ip[10..12].fill(0);
         let checksum = checksum::sum(ip).finish();
         ip[10..12].copy_from_slice(&checksum.to_be_bytes());

@@ -30,7 +30,8 @@ fn expected(host: &Host, vif: VifId, frame: &[u8]) -> Expected {
     };
     let decision = host.decide(vif, &packet);
     let mut frames: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (port, frame) in host.emit(&decision, &packet) {
+    for (port, mut frame) in host.emit(&decision, &packet) {
+        Host::unnumbered(&mut frame);
         frames.entry(port).or_default().push(frame);
     }
     let dropped = match &decision.verdict {
@@ -42,13 +43,16 @@ fn expected(host: &Host, vif: VifId, frame: &[u8]) -> Expected {
 }
 
 fn plain(output: Output) -> BTreeMap<VifId, Vec<Vec<u8>>> {
-    output
-        .into_iter()
-        .map(|(vif, packets)| (vif, packets.into_iter().map(|(frame, _)| frame).collect()))
-        .collect()
+    let unnumbered = |(mut frame, _): (Vec<u8>, Offload)| {
+        Host::unnumbered(&mut frame);
+        frame
+    };
+    output.into_iter().map(|(vif, packets)| (vif, packets.into_iter().map(unnumbered).collect())).collect()
 }
 
 pub(super) fn check(host: &mut Host, vif: VifId, text: &str, frame: &[u8]) {
+    // Fragments that came before do not count.
+    host.core.reassemblies = Default::default();
     let expected = expected(host, vif, frame);
     let (drops, hits) = (host.drops(), host.hits());
     let output = plain(host.run(vif, [(frame.to_vec(), Offload::default())]));

@@ -4,6 +4,7 @@ mod announcements;
 mod budgets;
 mod connections;
 mod differential;
+mod fragments;
 mod harness;
 mod offloads;
 mod ovs;

@@ -4,9 +4,9 @@ use super::neighbour::Message;
 use super::route::is_ping;
 use super::{Frame, Stop, Walk, is_roce};
 use crate::{
-    DropReason, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId, VifKind,
+    Cut, DropReason, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, Network, Tunnel, Vif, VifId, VifKind,
 };
-use packet::{Fragment, Headers, IcmpError, L4, Mac, TunnelKind, ecn_encap, proto};
+use packet::{Fragment, Headers, IcmpError, Ip, L4, Mac, TunnelKind, ecn_encap, proto};
 
 /// The packets that each link of IPv6 carries, bytes (RFC 8200, 5).
 const LEAST_MTU_V6: usize = 1280;
@@ -99,6 +99,15 @@ pub(crate) fn segment_size(headers: &Headers, len: u16) -> Option<u16> {
     u16::try_from(size).ok().filter(|size| *size > 0)
 }
 
+/// Returns the cut of a tunnel packet that is too big for a path of `mtu` bytes, if its network has such packets. VTEPs
+/// must not fragment (RFC 7348, 4.3).
+fn cut_outside(frame: &Frame<'_>, network: &Network, tunnel: &Tunnel, mtu: u16) -> Option<Cut> {
+    let len = frame.mtu_len(None);
+    let outer = len + tunnel.overhead();
+    let may = !tunnel.kind.has_ethernet() && len <= network.mtu.into() && outer <= usize::from(u16::MAX);
+    (may && outer > mtu.into()).then_some(Cut::Tunnel(mtu))
+}
+
 /// Returns the interface by which a guest receives a packet: RoCEv2 to one of the guest's addresses or to a
 /// group goes to its verbs device. Viaduct answers pings to a guest that is only a verbs device, on the
 /// guest's behalf.
@@ -159,8 +168,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 let v6 = frame.headers.ip().is_some_and(|ip| ip.src.is_ipv6());
                 let least = if v6 { LEAST_MTU_V6 } else { 0 };
                 let learned = self.tables.path_mtu(tunnel.remote);
+                let loose = !path.dont_fragment && self.is_loose(frame);
+                // Routers on the way may fragment the tunnel packet. But a packet of the flow with Don't Fragment is refused.
+                let by_routers = loose && tunnel.kind.has_ethernet();
+                let too_big = learned.is_some_and(|mtu| frame.mtu_len(None) > inside(mtu));
+                self.effects.once |= by_routers && too_big;
+                let learned = learned.filter(|_| !by_routers);
                 let carried = learned.map_or(usize::MAX, |mtu| inside(mtu).max(least));
-                let base = self.fit(frame, base, network, inside(path.wire.mtu).min(carried))?;
+                let mtu = learned.unwrap_or(u16::MAX).min(path.wire.mtu);
+                let base = match cut_outside(frame, network, &tunnel, mtu).filter(|_| loose) {
+                    None => self.fit(frame, base, network, inside(path.wire.mtu).min(carried))?,
+                    cut => Forward { cut, ..base },
+                };
                 self.through(frame, base, &tunnel, frame.tos)
             }
         }
@@ -237,13 +256,21 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let whole = frame.headers.ip().is_some_and(|ip| ip.dont_fragment);
         let (routed, roce) = (base.strip == frame.headers.l3_at, is_roce(&frame.headers.l4));
         if routed && !whole && !roce && self.may_be_cut(frame, mtu) {
-            return Ok(Forward { cut: Some(mtu), ..base });
+            return Ok(Forward { cut: Some(Cut::Packet(mtu)), ..base });
         }
         Err(match (whole, routed) {
             (false, true) if !roce => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::NotFragmented),
             (false, false) => DropReason::Mtu.into(),
             _ => Stop::Refuse(IcmpError::TooBig { mtu }, DropReason::Mtu),
         })
+    }
+
+    /// Returns whether the tunnel packet around this packet may be fragmented: the packet's sender is not told that it is
+    /// too big.
+    fn is_loose(&self, frame: &Frame<'_>) -> bool {
+        let small = |ip: &Ip| ip.src.is_ipv6() && ip.len as usize <= LEAST_MTU_V6;
+        let may = frame.headers.ip().is_some_and(|ip| ip.src.is_ipv4() && !ip.dont_fragment || small(ip));
+        may && self.packet.gso_size.is_none() && !is_roce(&frame.headers.l4)
     }
 
     /// Returns whether an IPv4 packet can be cut for a link with this MTU, bytes: into fragments, a large send into

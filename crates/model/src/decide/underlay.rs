@@ -80,7 +80,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Returns whether tunnels lead to an address.
-    fn is_remote(&self, addr: IpAddr) -> bool {
+    pub(super) fn is_remote(&self, addr: IpAddr) -> bool {
         self.is_peer(addr) || self.tables.is_port_remote(addr)
     }
 

@@ -112,7 +112,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let headers = &self.packet.headers;
         let tunnels = matches!(ip.protocol, proto::UDP | proto::GRE);
         if tunnels && ip.fragment != Fragment::Whole {
-            return Err(DropReason::OuterFragment.into());
+            let may = ip.src.is_ipv4() && self.tables.host().tunnel_fragments && self.is_remote(ip.src);
+            return if may { Ok(Verdict::Reassemble) } else { Err(DropReason::OuterFragment.into()) };
         }
         if let Some(tunnel) = packet::tunnel(self.packet.bytes, headers, self.packet.len as usize)? {
             let port = self.tables.tunnel_port(tunnel.kind, ip.src, tunnel.id);

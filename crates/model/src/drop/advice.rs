@@ -81,7 +81,15 @@ impl DropReason {
             Self::GatewayNoService => "Gateways answer ARP, ND and ping only: use a service of a guest.",
             Self::NotForUs => "Nothing: other traffic on the wire; `af-xdp` leaves it to the kernel.",
             Self::OuterFragment => {
-                "The underlay carries less than the other host believes: lower the `mtu` of its wire."
+                "The underlay carries less than the other host believes: lower the `mtu` of its wire. Or set \
+                 `tunnel_df = false` in `[host]` here, which has fragments reassembled."
+            }
+            Self::ReassemblyTimeout => "The underlay loses packets, as any that is overloaded.",
+            Self::ReassemblyFull => {
+                "The underlay carries less than most tunnel packets have: raise its MTU, or lower that of the guests."
+            }
+            Self::ReassemblyFailed => {
+                "Rare ones are fragments of different packets with one identification; otherwise they are forged."
             }
             Self::UnknownRemote => {
                 "No route, MAC or flood names the host that sends: add one, or add the host to `tunnel_peers`."

@@ -2,7 +2,7 @@
 
 use crate::ovs::Output;
 use crate::{
-    Action, Decision, DropReason, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply,
+    Action, Cut, Decision, DropReason, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply,
     ReplyKind, RuleId, RuleMatch, Tunnel, Verdict, VifId, Vrf,
 };
 use packet::{IcmpError, TunnelKind};
@@ -128,7 +128,10 @@ impl Forward {
         words.extend(self.nat.src.map(|src| format!("source {src}")));
         words.extend(self.nat.dst.map(|dst| format!("destination {dst}")));
         words.extend(self.mss.map(|mss| format!("mss {mss}")));
-        words.extend(self.cut.map(|cut| format!("in fragments of {cut} bytes at most")));
+        words.extend(self.cut.map(|cut| match cut {
+            Cut::Packet(mtu) => format!("in fragments of {mtu} bytes at most"),
+            Cut::Tunnel(mtu) => format!("in fragments of the tunnel packet of {mtu} bytes at most"),
+        }));
         words.extend(self.ethernet.as_ref().map(|eth| format!("ethernet {} > {}", eth.src, eth.dst)));
         words.extend((0..self.pop_tags).map(|_| "pop vlan".to_owned()));
         words.extend(self.push_vlan.map(|vlan| format!("push vlan {vlan}")));
@@ -171,7 +174,7 @@ fn icmp_error(error: IcmpError) -> String {
 }
 
 impl Verdict {
-    /// Returns the kind: `forward`, `flood`, `reply`, `hold`, `drop` or `consumed`.
+    /// Returns the kind: `forward`, `flood`, `reply`, `hold`, `reassemble`, `drop` or `consumed`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -180,6 +183,7 @@ impl Verdict {
             Self::Reply(_) => "reply",
             Self::Hold { .. } => "hold",
             Self::Drop(_) => "drop",
+            Self::Reassemble => "reassemble",
             Self::Consumed => "consumed",
         }
     }
@@ -225,6 +229,7 @@ impl Verdict {
             Self::Hold { scope, addr } => {
                 vec![format!("hold for neighbour {addr} of {}", scope.words(names))]
             }
+            Self::Reassemble => vec!["hold for the other fragments of the tunnel packet".to_owned()],
             Self::Consumed => vec!["consumed".to_owned()],
             Self::Drop(reason) => vec![format!("drop {reason}")],
         }

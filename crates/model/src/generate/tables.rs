@@ -123,7 +123,8 @@ fn tunnel_sources(rng: &mut Rng) -> Host {
     let tunnel_peers = [(Ipv4Addr::new(192, 0, 2, 0), 30), (Ipv4Addr::new(192, 0, 1, 0), 24)];
     let tunnel_peers = tunnel_peers.into_iter().filter(|_| rng.percent(50));
     let tunnel_peers = tunnel_peers.filter_map(|(addr, len)| IpNet::new(addr.into(), len).ok()).collect();
-    Host { name: "host".into(), tunnel_source, tunnel_peers, udp6_zero_checksum: rng.percent(50) }
+    let (udp6_zero_checksum, tunnel_fragments) = (rng.percent(50), rng.percent(25));
+    Host { name: "host".into(), tunnel_source, tunnel_peers, udp6_zero_checksum, tunnel_fragments }
 }
 
 fn meter(rng: &mut Rng) -> MeterConfig {

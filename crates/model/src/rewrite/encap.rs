@@ -21,7 +21,7 @@ const fn ip_len(encap: &Encap) -> usize {
 /// Writes the headers of a tunnel: outer Ethernet, IP, UDP or GRE, MPLS, VXLAN or Geneve. `payload` is the length in
 /// bytes of the payload that follows them in `frame`.
 ///
-/// IPv4 gets Don't Fragment and no UDP checksum (RFC 7348, RFC 7510); IPv6 gets a checksum (RFC 8200, 8.1).
+/// IPv4 gets Don't Fragment, unless tunnel packets may be fragmented, and no UDP checksum (RFC 7348, RFC 7510); IPv6 gets a checksum (RFC 8200, 8.1).
 ///
 /// # Errors
 /// [`WriteError::TooShort`], also for more than fits an IP packet; [`WriteError::Mismatch`] for outer addresses of two
@@ -59,7 +59,8 @@ fn write_ip(out: &mut [u8], encap: &Encap, payload: usize) -> Result<usize, Writ
     match (encap.src, encap.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let len = len16(proto::IPV4_LEN + payload)?;
-            let ip = Ipv4 { src, dst, protocol, ttl: TTL, tos: encap.tos, id: 0, dont_fragment: true, len };
+            let (tos, dont_fragment) = (encap.tos, encap.dont_fragment);
+            let ip = Ipv4 { src, dst, protocol, ttl: TTL, tos, id: 0, dont_fragment, len };
             build::ipv4(out, &ip)
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {

@@ -2,7 +2,7 @@
 
 use super::{encap_len, is_network, kept};
 use crate::decide::segment_size;
-use crate::{Forward, PacketView, Verdict};
+use crate::{Cut, Forward, PacketView, Verdict};
 use packet::{Fragment, Headers, L4, Pieces, proto};
 
 /// Returns how many bytes of a packet its policers count: the length of the frames that leave because of the
@@ -20,7 +20,11 @@ pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
             let copies = verdict.outputs().iter();
             copies.map(|output| whole(output.grown(), packet)).max().unwrap_or(0)
         }
-        Verdict::Reply(_) | Verdict::Hold { .. } | Verdict::Consumed | Verdict::Drop(_) => whole(0, packet),
+        Verdict::Reply(_)
+        | Verdict::Hold { .. }
+        | Verdict::Reassemble
+        | Verdict::Consumed
+        | Verdict::Drop(_) => whole(0, packet),
     }
 }
 
@@ -29,6 +33,13 @@ fn whole(grown: isize, packet: &PacketView<'_>) -> usize {
     let len = (packet.len as usize).saturating_add_signed(grown);
     segmented_len(len, &packet.headers, grown, packet.gso_size).unwrap_or(len)
 }
+
+/// The start of an outer IPv4 header, as far as its length goes.
+const OUTER: [u8; proto::IPV4_LEN] = {
+    let mut header = [0; proto::IPV4_LEN];
+    header[0] = 0x45;
+    header
+};
 
 /// Returns the bytes of the frames of one delivery.
 fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
@@ -46,15 +57,20 @@ fn leaving(forward: &Forward, packet: &PacketView<'_>) -> usize {
     let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
     let Ok(headers) = parse(packet.bytes, kept.start, kept.end) else { return len };
     let cut = match (packet.gso_size, forward.cut) {
-        (Some(size), cut) => {
-            let least = cut.and_then(|cut| segment_size(&headers, cut)).unwrap_or(size);
+        (Some(size), Some(Cut::Packet(mtu))) => {
+            let least = segment_size(&headers, mtu).unwrap_or(size);
             segmented_len(len, &headers, grown, Some(size.min(least)))
         }
-        (None, cut) => cut.and_then(|mtu| {
-            let head = packet.bytes.get(kept.start..)?;
+        (Some(size), _) => segmented_len(len, &headers, grown, Some(size)),
+        (None, Some(Cut::Packet(mtu))) => packet.bytes.get(kept.start..).and_then(|head| {
             let pieces = Pieces::new(head, kept.len(), mtu.into())?;
             Some(pieces.total() + pieces.number() * front)
         }),
+        (None, Some(Cut::Tunnel(mtu))) => {
+            let pieces = Pieces::new(&OUTER, len - proto::ETHERNET_LEN, mtu.into());
+            pieces.map(|pieces| pieces.total() + pieces.number() * proto::ETHERNET_LEN)
+        }
+        (None, None) => None,
     };
     cut.unwrap_or(len)
 }

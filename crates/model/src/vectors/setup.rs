@@ -226,6 +226,8 @@ impl Setup {
                 host.tunnel_peers.push(value(words)?);
             } else if words.next_if_eq(&"udp6-zero-checksum").is_some() {
                 host.udp6_zero_checksum = true;
+            } else if words.next_if_eq(&"tunnel-fragments").is_some() {
+                host.tunnel_fragments = true;
             } else {
                 host.tunnel_source.push(value(words)?);
             }
