@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 pub mod cm;
+mod congestion;
 mod counts;
 mod datagram;
 mod psn;

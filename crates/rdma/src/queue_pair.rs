@@ -165,7 +165,7 @@ impl QueuePair {
     /// Is true if the limit of packets under way is reached: nothing is sent before the peer answers, or time passes.
     #[must_use]
     pub fn awaits_answers(&self) -> bool {
-        self.requester.is_full(&self.attributes)
+        self.requester.is_full()
     }
 
     /// Is true if requests are under way.

@@ -4,6 +4,7 @@
 //! next, and going back means setting it back. These numbers don't wrap around: requests posted together may have more
 //! packets than there are PSNs.
 
+use crate::congestion::Congestion;
 use crate::queue_pair::{Attributes, Mtu, flushed};
 use crate::short_message::{LocalVerbs, ShortMessage};
 use crate::work::{AtomicOperation, Completion, Payload, SendOperation, SendRequest, Status, Verbs, With};
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// Number of a packet, from 0.
 type Number = u64;
 
-/// Returns the largest number of packets under way without an answer. Longer packets have a smaller window, so that
+/// Returns the largest window of a connection. Longer packets have a smaller window, so that
 /// they stay in the host's cache, and less is sent again after a loss.
 const fn window(attributes: &Attributes) -> Number {
     match attributes.mtu {
@@ -25,7 +26,8 @@ const fn window(attributes: &Attributes) -> Number {
     }
 }
 
-/// Number of answers that are requested per window, besides those to the last packet of each message.
+/// Number of answers that are requested in a window, besides those to the last packet of each message; but each answer
+/// is to so many packets at least, if the window allows.
 const ANSWERS: Number = 8;
 /// Bytes of an atomic operation's operand.
 const ATOMIC: u32 = 8;
@@ -76,6 +78,8 @@ pub(crate) struct Requester {
     unanswered: Number,
     /// Whether the requester went back since the last progress: further signs of the same loss are not new.
     recovering: bool,
+    /// The number of packets that may be under way.
+    congestion: Congestion,
     /// Number of unfinished READs and atomics before `next`.
     open: usize,
     pub counts: Counts,
@@ -98,6 +102,7 @@ impl Requester {
             sent: 0,
             unanswered: 0,
             recovering: false,
+            congestion: Congestion::new(window(attributes), attributes.mtu == Mtu::Bytes32768),
             open: 0,
             counts: Counts::default(),
             retries: attributes.retries,
@@ -157,8 +162,8 @@ impl Requester {
     }
 
     /// Is true if the limit of packets under way is reached: sending waits for answers.
-    pub fn is_full(&self, attributes: &Attributes) -> bool {
-        self.next - self.unanswered >= window(attributes)
+    pub fn is_full(&self) -> bool {
+        self.next - self.unanswered >= self.congestion.window()
     }
 
     /// Is true if nothing is left to do.
@@ -195,12 +200,13 @@ impl Requester {
         self.pause = None;
         if self.timeout.is_some_and(|at| now >= at) {
             self.counts.local_ack_timeout_err += 1;
+            self.congestion.timed_out(self.sent);
             if !self.try_again(verbs) {
                 return false;
             }
         }
         while *budget > 0 && self.may_send(attributes) {
-            match self.send_next(attributes, verbs) {
+            match self.send_next(now, attributes, verbs) {
                 Sent::Yes => {
                     *budget -= 1;
                     if !attributes.reliable {
@@ -231,13 +237,14 @@ impl Requester {
         } else if self.timeout.is_none() {
             let attempts = attributes.retries.saturating_sub(self.retries);
             let times = 1 << attempts.min(2);
-            self.timeout = attributes.patience().map(|patience| now + patience * times);
+            let patience = attributes.patience().map(|patience| self.congestion.patience(patience));
+            self.timeout = patience.map(|patience| now + patience * times);
         }
     }
 
     /// Is true if the packet at the cursor may be sent.
     fn may_send(&self, attributes: &Attributes) -> bool {
-        if self.next == self.end || self.is_full(attributes) {
+        if self.next == self.end || self.is_full() {
             return false;
         }
         let Some(at) = self.at(self.next) else { return false };
@@ -258,7 +265,7 @@ impl Requester {
     }
 
     /// Sends the packet at the cursor.
-    fn send_next(&mut self, attributes: &Attributes, verbs: &mut impl Verbs) -> Sent {
+    fn send_next(&mut self, now: Duration, attributes: &Attributes, verbs: &mut impl Verbs) -> Sent {
         let Some(at) = self.at(self.next) else { return Sent::Waits };
         let posted = &self.posted[at];
         let (request, number, mtu) = (posted.request, self.next, attributes.mtu.bytes());
@@ -271,10 +278,11 @@ impl Requester {
         let after = if operation == Operation::ReadRequest { posted.last + 1 } else { number + 1 };
         packet.bth = attributes.bth(operation, psn);
         packet.bth.solicited = request.solicited && is_last && operation.has_payload();
+        let window = self.congestion.window();
         let asks = is_last
             || posted.is_answered()
-            || number.is_multiple_of(window(attributes) / ANSWERS)
-            || after - self.unanswered >= window(attributes);
+            || number.is_multiple_of((window / ANSWERS).max(ANSWERS))
+            || after - self.unanswered >= window;
         packet.bth.acknowledge = attributes.reliable && asks;
         let payload = match operation.has_payload() {
             true => Payload::Message { request: &request, offset, len: left.min(mtu.into()) },
@@ -288,6 +296,9 @@ impl Requester {
             return Sent::Failed;
         }
         self.open += usize::from(posted.is_answered());
+        if packet.bth.acknowledge && number >= self.sent {
+            self.congestion.sent(number, now);
+        }
         self.next = after;
         self.sent = self.sent.max(after);
         Sent::Yes
@@ -332,6 +343,7 @@ impl Requester {
             Syndrome::Ack(_) => true,
             Syndrome::Nak(Nak::PsnSequenceError) => {
                 self.counts.packet_seq_err += 1;
+                self.congestion.lost(number, self.sent);
                 self.try_again(verbs)
             }
             Syndrome::ReceiverNotReady(timer) => {
@@ -434,6 +446,8 @@ impl Requester {
 
     /// Notes that everything before `to` has its answer.
     fn progress(&mut self, to: Number, attributes: &Attributes, now: Duration) {
+        let under_way = self.sent - self.unanswered;
+        self.congestion.answered(to, under_way, self.sent, attributes.patience(), now);
         self.unanswered = to;
         self.next = self.next.max(to);
         self.begin_afresh(attributes);
@@ -448,6 +462,7 @@ impl Requester {
 
     fn go_back(&mut self) {
         (self.next, self.open, self.timeout) = (self.unanswered, 0, None);
+        self.congestion.sent_again();
     }
 
     /// Handles an answer that came although an earlier one is missing. Later answers that were on the way show the same
@@ -455,6 +470,9 @@ impl Requester {
     fn response_lost(&mut self, verbs: &mut impl Verbs) -> bool {
         self.counts.implied_nak_seq_err += 1;
         let first_heard = !std::mem::replace(&mut self.recovering, true);
+        if first_heard {
+            self.congestion.lost(self.unanswered, self.sent);
+        }
         !first_heard || self.try_again(verbs)
     }
 

@@ -100,3 +100,47 @@ fn one_packet_in_a_thousand_costs_less_than_a_third() {
         ((8 * needed) as f64 / sent as f64, 8.0 * shortest.as_secs_f64() / took.as_secs_f64());
     assert!(packets >= 0.7 && speed >= 0.7, "{packets:.3} of the packets, {speed:.3} of the speed");
 }
+
+/// Queue pairs whose packets share a line, and wait there without limit, for longer than the timeout if all windows are
+/// full.
+#[test]
+fn many_queue_pairs_on_a_line_do_not_wait_there_until_they_time_out() {
+    const PAIRS: usize = 16;
+    const EACH: u64 = 50;
+    let attributes = Attributes { mtu: Mtu::Bytes1024, timeout: 9, ..attributes(0) };
+    let mut pairs: Vec<_> = (0..PAIRS).map(|_| Pair::new(attributes, 1)).collect();
+    for pair in &mut pairs {
+        for id in 0..EACH {
+            pair.a.verbs.local.insert(id, vec![id as u8; SIZE]);
+            let operation = SendOperation::Write { address: ADDRESS, rkey: WRITABLE, immediate: None };
+            let (len, signaled, solicited, fence) = (SIZE as u32, true, false, false);
+            pair.a.post(SendRequest { id, operation, len, signaled, solicited, fence });
+        }
+    }
+    let (mut there, mut back, mut now) = (VecDeque::new(), VecDeque::new(), Duration::ZERO);
+    while pairs.iter().any(|pair| (pair.a.verbs.completions.len() as u64) < EACH) {
+        for (number, pair) in pairs.iter_mut().enumerate() {
+            for (side, line) in [(&mut pair.a, &mut there), (&mut pair.b, &mut back)] {
+                side.qp.poll(now, 64, &mut side.verbs);
+                line.extend(side.verbs.all_sent().into_iter().map(|packet| (now + DELAY, number, packet)));
+            }
+        }
+        if there.front().is_some_and(|(at, ..)| *at <= now)
+            && let Some((_, number, packet)) = there.pop_front()
+        {
+            pairs[number].b.receive(&packet, now);
+        }
+        while back.front().is_some_and(|(at, ..)| *at <= now)
+            && let Some((_, number, packet)) = back.pop_front()
+        {
+            pairs[number].a.receive(&packet, now);
+        }
+        now += TICK;
+    }
+    let ends = pairs.iter().flat_map(|pair| &pair.a.verbs.completions);
+    assert!(ends.into_iter().all(|completion| completion.status == Status::Success));
+    let again: u64 = pairs.iter().map(|pair| pair.b.qp.counts().duplicate_request).sum();
+    let needed = PAIRS as u64 * EACH * (SIZE as u64 / 1024);
+    assert!(again * 20 < needed, "{again} packets came twice of {needed}");
+    assert!(now < Duration::from_micros(needed * 5 / 4), "{now:?} for {needed} packets");
+}
