@@ -4,12 +4,14 @@ import contextlib
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lab import Beside
 from lab.host import REPOSITORY, binary
 from lab.marks import at_night
-from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs
+from lab.topology import host_config, tunnel_routes, two_verbs_hosts, verbs, vhost
 
 # UCX before 1.20 aborts when it retransmits a request for a connection whose answer is under way (openucx/ucx#8743),
 # which a slow timer prevents where ranks wait for CPUs.
@@ -60,13 +62,16 @@ def mpirun(devices, ranks, *words, trees=None, timeout=600):
     return done.stdout + done.stderr
 
 
+def built(directory, name):
+    """Builds a program of tests/mpi."""
+    program = directory / name
+    subprocess.run(["mpicc", "-O2", "-o", program, REPOSITORY / f"tests/mpi/{name}.c"], check=True)
+    return program
+
+
 @pytest.fixture(scope="module")
 def collective(tmp_path_factory):
-    """Builds the program of tests/mpi."""
-    program = tmp_path_factory.mktemp("mpi") / "collective"
-    source = Path(__file__).parent / "mpi" / "collective.c"
-    subprocess.run(["mpicc", "-O2", "-o", program, source], check=True)
-    return program
+    return built(tmp_path_factory.mktemp("mpi"), "collective")
 
 
 ONE_HOST = ["copy", at_night("shared"), at_night("files")]
@@ -93,6 +98,19 @@ def test_netpipe(one_host, tmp_path):
         one_host, 2, "NPopenmpi", "-l", 8, "-u", 65536, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out"
     )
     assert printed.count("Integrity check passed") > 20 and "failed" not in printed
+
+
+@pytest.mark.parametrize("way", ["copy", at_night("shared")])
+def test_memory_of_each_kind(lab, way):
+    """Programs of virtual machines send from and receive to any memory, also what can't move to a window. They run here
+    beside the machines, with the same windows."""
+    keys = {"window_mb": 256, **({"rdma_trust": "job"} if way == "shared" else {})}
+    guests = {name: vhost(name, rdma=name, **keys) for name in ("a1", "a2")}
+    host = lab.host(host_config("a", guests, wire=False))
+    places = [Beside(lab.namespace("alone"), host, guest) for guest in guests]
+    devices = [SimpleNamespace(socket=place.verbs_device) for place in places]
+    printed = mpirun(devices, 2, built(lab.directory, "memory"))
+    assert printed.splitlines()[-1] == "0 wrong", printed
 
 
 @pytest.mark.nightly

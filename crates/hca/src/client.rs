@@ -291,7 +291,6 @@ impl Client {
     /// or is given up.
     fn work_until_idle(&mut self, pace: &mut Pace) -> Option<Sleep> {
         // If its memory is always present, others may work for it while its thread polls (`run`).
-        let polls_here = !self.context.space.is_none();
         let mut rounds = 0_u32;
         loop {
             let now = monotonic();
@@ -323,7 +322,7 @@ impl Client {
             if busy {
                 pace.work(now);
             }
-            let goes_on = busy || polls_here && pace.polls(now);
+            let goes_on = busy || self.context.may_wait() && pace.polls(now);
             rounds = rounds.wrapping_add(1);
             if goes_on && !rounds.is_multiple_of(ROUNDS) {
                 continue;

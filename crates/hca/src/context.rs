@@ -2,6 +2,7 @@
 //! `net` and what stands below it.
 
 pub(crate) mod ah;
+pub(crate) mod copier;
 pub(crate) mod cq;
 pub(crate) mod endpoint;
 pub(crate) mod mr;
@@ -17,6 +18,7 @@ pub(crate) mod terms;
 use crate::base::counters::{Counter, Counters};
 use crate::base::ids::{ById, CqId, Qpn, SrqId};
 use crate::context::ah::Ah;
+use crate::context::copier::Copier;
 use crate::context::cq::{Channel, Cq};
 use crate::context::pd::Pds;
 use crate::context::receive_queue::Receive;
@@ -49,6 +51,8 @@ pub(crate) struct Context {
     pub uplink: Uplink,
     pub space: AddressSpace,
     pub regions: Regions,
+    /// The thread of the program that copies for regions whose memory can't move, if there are any.
+    pub copier: Option<Copier>,
     pub pds: Pds,
     pub channels: ById<u32, Channel>,
     pub cqs: ById<CqId, Cq>,
@@ -104,6 +108,7 @@ impl Context {
             uplink,
             space,
             regions,
+            copier: None,
             pds: Pds::default(),
             channels: ById::default(),
             cqs: ById::default(),

@@ -117,8 +117,14 @@ impl World {
                 };
                 let pages = (0..u64::from(a % 4)).map(extent).collect();
                 let access = u32::from(which) % 16;
-                Request::RegMr { pd: handle, address, length: u64::from(a), iova: c, access, pages }
+                let (pd, length, iova) = (handle, u64::from(a), c);
+                if which % 16 == 9 {
+                    Request::RegStandIn { pd, address, length, iova, access, pages }
+                } else {
+                    Request::RegMr { pd, address, length, iova, access, pages }
+                }
             }
+            12 if a.is_multiple_of(2) => Request::ServeCopies,
             10 => Request::DeregMr { mr: handle },
             11 => Request::ReregMr { mr: handle, pd: None, range: Some((c, a.into())), access: None },
             12 => Request::CreateChannel,

@@ -82,6 +82,21 @@ pub enum Request {
         access: u32,
         pages: Vec<Extent>,
     },
+    /// Begins to copy for regions of [`Self::RegStandIn`]. The answer is [`Reply::Done`] with the memory of a
+    /// [`CopyReport`](crate::CopyReport), and with the `SOCK_SEQPACKET` or stream on which each
+    /// [`CopyJob`](crate::CopyJob) comes.
+    ServeCopies,
+    /// Registers a region like [`Self::RegMr`], over a stream. `pages`: pages that stand for the region's own, which
+    /// can't move. Before the program posts a request that sends from there, it copies what the request sends to these
+    /// pages; else the device asks its copier. Nobody else maps these pages.
+    RegStandIn {
+        pd: u32,
+        address: u64,
+        length: u64,
+        iova: u64,
+        access: u32,
+        pages: Vec<Extent>,
+    },
     /// Changes a region, except for the properties that are `None`. A region with a new range no longer has pages that
     /// others may map, so a range over a stream is refused. The answer is [`Reply::Mr`].
     ReregMr {

@@ -4,7 +4,7 @@ use crate::control::Control;
 use crate::errno::Outcome;
 use crate::feed::Feed;
 use crate::lost;
-use crate::moved_pages::{self, Lender, Source};
+use crate::moved_pages::{self, Lender, Source, StandIns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendFlags, send};
@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use uverbs::{
-    DeviceInfo, Dial, Doorbells, Endpoint, Given, JoinError, Joined, Lent, Memory, PAGE, Part, Refusal,
-    Reply, Request, Rung, Windows,
+    CopyReport, DeviceInfo, Dial, Doorbells, Endpoint, Given, JoinError, Joined, Lent, Memory, PAGE, Part,
+    Refusal, Reply, Request, Rung, Windows,
 };
 
 /// A device whose daemon has accepted this program.
@@ -33,6 +33,8 @@ pub struct Link {
     has_window: bool,
     /// The lenders of the pages that this device gives us from its windows.
     lenders: Vec<Arc<Lender>>,
+    /// Pages that stand for memory of regions that can't move.
+    stand_ins: Arc<StandIns>,
     /// Parts of windows that the device gave for its queues, with the windows' inodes.
     parts: Mutex<Vec<(u64, Part)>>,
 }
@@ -104,6 +106,7 @@ impl Link {
             is_remote,
             has_window,
             lenders,
+            stand_ins: Arc::default(),
             parts,
         })
     }
@@ -140,6 +143,23 @@ impl Link {
     /// Returns the lenders of the pages that this device gives us from its windows.
     pub fn lenders(&self) -> &[Arc<Lender>] {
         &self.lenders
+    }
+
+    pub const fn stand_ins(&self) -> &Arc<StandIns> {
+        &self.stand_ins
+    }
+
+    /// Starts the thread that copies for regions whose memory can't move, unless it runs.
+    ///
+    /// # Errors
+    /// The device's or the kernel's.
+    pub fn serve_copies(&self) -> Outcome<()> {
+        self.stand_ins.serve(|| {
+            let (_, given) = self.ask_for(&Request::ServeCopies)?;
+            let [report, jobs] = <[Given; 2]>::try_from(given).map_err(|_| libc::EPROTO)?;
+            let report = CopyReport::new(self.map(report, CopyReport::BYTES)?);
+            Ok((Feed::new(self.socket(jobs)?, None)?, report))
+        })
     }
 
     /// Maps memory that came with an answer, which the device made for this program.
@@ -268,6 +288,7 @@ impl Link {
     /// pages of its window to others.
     pub fn set_dead(&self) {
         if !self.dead.swap(true, Ordering::AcqRel) {
+            self.stand_ins.clear();
             moved_pages::forget(&self.control, &self.lenders);
         }
     }
@@ -286,6 +307,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.stand_ins.end();
         moved_pages::forget(&self.control, &self.lenders);
         if self.is_dead() {
             let parts = self.parts.get_mut().unwrap_or_else(PoisonError::into_inner);

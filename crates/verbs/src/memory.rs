@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Outcome, code, pointer, set};
 use crate::mapping::may_use;
-use crate::moved_pages::MovedPages;
+use crate::moved_pages::{MovedPages, RegionPages};
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -152,13 +152,27 @@ unsafe fn reg_mr(
         check_pages(addr, length, access)?;
     }
     // Memory that is paged on demand may be mapped to something else by the next access; a file can't follow that.
-    let pages = if is_on_demand { None } else { MovedPages::of(&ours.link, addr.addr(), length)? };
+    let pages =
+        if is_on_demand { RegionPages::AsTheyAre } else { MovedPages::of(&ours.link, addr.addr(), length)? };
+    let (pages, stand_in) = match pages {
+        RegionPages::AsTheyAre => (None, None),
+        RegionPages::Moved(moved) => (Some(moved), None),
+        RegionPages::StandIn(stand_in) => (None, Some(stand_in)),
+    };
     let extents = pages.as_ref().map_or_else(Vec::new, |pages| pages.extents().to_vec());
-    let request = Request::RegMr { pd: pd_handle, address, length: len, iova, access, pages: extents };
+    let request = match &stand_in {
+        None => Request::RegMr { pd: pd_handle, address, length: len, iova, access, pages: extents },
+        Some(it) => {
+            Request::RegStandIn { pd: pd_handle, address, length: len, iova, access, pages: it.extents() }
+        }
+    };
     let file = pages.as_ref().and_then(MovedPages::file).map(|file| Lent::from(file.as_fd()));
     let answer = ours.link.ask_with(&request, file.as_slice())?;
     let (Reply::Mr { mr, lkey, rkey }, _) = answer else { return Err(libc::EIO) };
     ours.regions().insert(lkey, region);
+    if let Some(stand_in) = stand_in {
+        ours.link.stand_ins().insert(lkey, stand_in);
+    }
     let c = ibv_mr { context, pd, addr, length, handle: mr, lkey, rkey };
     Ok(Box::into_raw(Box::new(Mr { c, access, pages })).cast())
 }
@@ -304,6 +318,7 @@ unsafe fn reregister(mr: *mut Mr, change: &Change) -> Outcome<()> {
                     None => (old.address, old.len, old.iova),
                 };
                 regions.insert(lkey, Region { pd, address, len, iova, access, ..old });
+                context.link.stand_ins().rename((*mr).c.lkey, lkey);
             }
             ((*mr).c.handle, (*mr).c.lkey, (*mr).c.rkey) = (handle, lkey, rkey);
             context.settle();
@@ -332,8 +347,9 @@ unsafe fn deregister(mr: *mut Mr) -> Outcome<()> {
         let region = context.regions().remove(&lkey);
         let taken = context.link.take_away(&Request::DeregMr { mr: (*mr).c.handle });
         context.settle();
-        if taken.is_err() {
-            context.regions().extend(region.map(|region| (lkey, region)));
+        match taken {
+            Ok(()) => context.link.stand_ins().remove(lkey),
+            Err(_) => context.regions().extend(region.map(|region| (lkey, region))),
         }
         taken
     }

@@ -2,7 +2,8 @@
 //! device, and peers that share memory with the program. Then nobody needs a system call to access them.
 //!
 //! In a virtual machine this is how the device gets at a program's memory at all: each page of a region moves to a
-//! window, also those that the region shares with other data. Elsewhere it happens only if the program's user requests
+//! window, also those that the region shares with other data. For memory that can't move, other pages of the window
+//! stand ([`stand_in`]). Elsewhere it happens only if the program's user requests
 //! it with `VIADUCT_RDMA_SHARE=1`, with whole pages of the region: to a window that the device has in common with
 //! virtual machines, or to a sealed file.
 //!
@@ -16,6 +17,7 @@ mod merge;
 mod movable;
 mod place;
 mod protection;
+mod stand_in;
 
 use crate::control::Control;
 use crate::errno::Outcome;
@@ -23,9 +25,9 @@ use crate::link::Link;
 use crate::lock::{Guard, Lock};
 use crate::mapping::Mapping;
 pub use lender::{Lender, join, secret};
-use movable::Obstacle;
 use place::Place;
 pub use place::Source;
+pub use stand_in::{StandIn, StandIns};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -84,11 +86,20 @@ pub struct MovedPages {
     file: Option<Arc<OwnedFd>>,
 }
 
+/// The pages of a region.
+#[derive(Debug)]
+pub enum RegionPages {
+    AsTheyAre,
+    Moved(MovedPages),
+    /// Others stand for them.
+    StandIn(StandIn),
+}
+
 enum Failure {
     /// The device, the kernel or the memory has an error.
     Errno(i32),
     /// These pages can't move.
-    Obstacle(Obstacle),
+    Obstacle,
 }
 
 impl From<i32> for Failure {
@@ -98,26 +109,32 @@ impl From<i32> for Failure {
 }
 
 impl MovedPages {
-    /// Moves the pages of this memory, if the device needs that, or if the user wants it and it is possible.
+    /// Moves the pages of this memory, if the device needs that, or if the user wants it and it is possible. Where the
+    /// device needs it and they can't move, other pages stand for them.
     ///
     /// # Errors
-    /// If the device needs it, and it is not possible.
-    pub fn of(link: &Link, address: usize, len: usize) -> Outcome<Option<Self>> {
+    /// If the device needs it, and there is no memory for it.
+    pub fn of(link: &Link, address: usize, len: usize) -> Outcome<RegionPages> {
         if len == 0 || !link.is_remote() && !is_wanted() {
-            return Ok(None);
+            return Ok(RegionPages::AsTheyAre);
         }
         fork::prepare_for_it();
         let inner = within(address, len);
         let all = if link.is_remote() { around(address, len) } else { inner.clone() };
-        let Some(all) = all else { return if link.is_remote() { Err(libc::EFAULT) } else { Ok(None) } };
+        let Some(all) = all else {
+            return if link.is_remote() { Err(libc::EFAULT) } else { Ok(RegionPages::AsTheyAre) };
+        };
         let moved = table().take(link, all, inner.unwrap_or_default());
         match moved {
-            Ok(moved) => Ok(moved),
+            Ok(Some(moved)) => Ok(RegionPages::Moved(moved)),
             // `noted` locks the table, so the table must be unlocked here.
             Err(Failure::Errno(errno)) if link.is_remote() => Err(link.noted(errno)),
-            // A device outside the virtual machine can't reach pages that did not move, so the registration fails.
-            Err(Failure::Obstacle(obstacle)) if link.is_remote() => Err(obstacle.tell(address)),
-            Err(_) => Ok(None),
+            // A device outside the virtual machine can't reach pages that did not move.
+            Err(Failure::Obstacle) if link.is_remote() => {
+                link.serve_copies()?;
+                StandIn::new(link, address, len).map(RegionPages::StandIn)
+            }
+            Ok(None) | Err(_) => Ok(RegionPages::AsTheyAre),
         }
     }
 
@@ -215,7 +232,7 @@ impl Table {
             self.places.get(number).is_none_or(|it| !it.place.source().0.is_lent_by(link.lenders()))
         };
         if found.iter().any(is_foreign) {
-            return Err(Failure::Obstacle(Obstacle::OtherDevice));
+            return Err(Failure::Obstacle);
         }
         self.start_use(link, found, &inner).map(Some)
     }
@@ -257,7 +274,7 @@ impl Table {
     ) -> Result<MovedPages, Failure> {
         for part in &found {
             if let Found::Private(range) = part {
-                movable::check(range.start, range.len()).map_err(Failure::Obstacle)?;
+                movable::check(range.start, range.len()).map_err(|_| Failure::Obstacle)?;
             }
         }
         let mut pieces = Vec::new();

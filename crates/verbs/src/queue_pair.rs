@@ -211,7 +211,13 @@ unsafe fn create(pd: *mut ibv_pd, attr: &mut ibv_qp_init_attr, is_extended: bool
     let retired = Arc::new(AtomicU32::new(0));
     // The limit is the number of slots here: `SendQueue` counts the sends that may be posted.
     let send = (queue(send, send.slots)?, retired.clone());
-    let send = SendQueue::new(send, &capacity, attr.qp_type, ours.link.info().is_trusting);
+    let send = SendQueue::new(
+        send,
+        &capacity,
+        attr.qp_type,
+        ours.link.info().is_trusting,
+        ours.link.stand_ins().clone(),
+    );
     let made = Box::into_raw(Box::new(Qp {
         c: UnsafeCell::new(operations(base)),
         qp_type: attr.qp_type,

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::direct::Bytes;
 use crate::errno::Outcome;
+use crate::moved_pages::StandIns;
 use crate::publish::{Sharing, at_once};
 use crate::queue_pair::Qp;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ pub(crate) struct SendQueue {
     /// Largest number of sends that are posted and not polled.
     limit: u32,
     pub(crate) sharing: Sharing,
+    stand_ins: Arc<StandIns>,
     /// The segments of the current request.
     pub(crate) list: Vec<Segment>,
 }
@@ -58,6 +60,7 @@ impl SendQueue {
         capacity: &Capacity,
         qp_type: u32,
         is_trusting: bool,
+        stand_ins: Arc<StandIns>,
     ) -> Self {
         Self {
             queue,
@@ -65,6 +68,7 @@ impl SendQueue {
             retired,
             limit: capacity.max_send_wr,
             sharing: Sharing::new(qp_type, is_trusting),
+            stand_ins,
             list: Vec::with_capacity(capacity.max_send_sge as usize),
         }
     }
@@ -112,12 +116,16 @@ impl SendQueue {
     /// Fills a slot with a numbered request. Returns false if the request does not fit.
     ///
     /// # Safety
-    /// The bytes of an inline message must exist.
+    /// The bytes of an inline message, and registered memory that is sent, must exist.
     pub(crate) unsafe fn fill(&mut self, request: &WorkRequest, list: &[Segment], inline: &[Bytes]) -> bool {
         let is_filled = if is_inline(request) {
             // SAFETY: the caller's promise.
             unsafe { self.queue.fill_inline(request, inline) }
         } else {
+            if !returns_data(request) {
+                // SAFETY: the caller's promise.
+                unsafe { self.stand_ins.take_up(list) };
+            }
             self.queue.fill(request, list)
         };
         if is_filled {
@@ -158,6 +166,14 @@ impl SendQueue {
 /// Is true if the data of a message is in its slot.
 pub(crate) fn is_inline(request: &WorkRequest) -> bool {
     u32::from(request.flags) & IBV_SEND_INLINE != 0
+}
+
+/// Is true if the request's segments are the destination of what it returns.
+const fn returns_data(request: &WorkRequest) -> bool {
+    matches!(
+        request.opcode as u32,
+        IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
+    )
 }
 
 /// Is true if the request returns no data, or has a valid destination for it: not inline, and a single segment of

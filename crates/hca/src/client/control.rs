@@ -28,7 +28,13 @@ impl Client {
             Request::DeallocPd { pd } => self.dealloc_pd(PdId(pd)),
             Request::RegMr { pd, address, length: len, iova, access, pages } => {
                 let region = Region { pd, address, len, iova, access, file: 0, kind: Kind::Region };
-                self.register(region, Wanted { extents: pages, file: files.into_iter().next() })
+                let file = files.into_iter().next();
+                self.register(region, Wanted { extents: pages, file, stands_in: false })
+            }
+            Request::ServeCopies => self.serve_copies(),
+            Request::RegStandIn { pd, address, length: len, iova, access, pages } => {
+                let region = Region { pd, address, len, iova, access, file: 0, kind: Kind::Region };
+                self.register_stand_in(region, pages)
             }
             Request::ReregMr { mr, pd, range, access } => {
                 self.reregister(Key(mr), Change { pd: pd.map(PdId), range, access })

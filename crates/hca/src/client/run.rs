@@ -3,8 +3,8 @@
 //!
 //! Waking a thread takes longer than handling a packet. So a thread that sends to an application whose thread
 //! sleeps handles the packet itself, if the application is in a virtual machine: its memory is in windows, whose
-//! pages are always present, so nobody can make the thread wait. A page of any other application may never arrive,
-//! so only its own thread works for it.
+//! pages are always present, so nobody can make the thread wait. A page of any other application may never arrive, nor
+//! may a copier finish that an application in a virtual machine has, so only its own thread works for it.
 
 use super::pace::Pace;
 use super::{Client, ROUNDS, make_ready};
@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sockets::Untrusted;
 use std::cell::Cell;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -40,7 +40,11 @@ pub(super) struct Sleep {
 
 /// The thread that polls an application's doorbells while its own thread has no work.
 #[derive(Debug, Default)]
-pub(super) struct Listener(AtomicU32);
+pub(super) struct Listener {
+    by: AtomicU32,
+    /// Whether only the application's own thread works for it, and polls as for applications on this kernel.
+    is_alone: AtomicBool,
+}
 
 const NOBODY: u32 = 0;
 const OTHER: u32 = 1;
@@ -51,26 +55,32 @@ const OWN_WANTED: u32 = 3;
 impl Listener {
     /// Is true if a thread polls: then the application need not wake anybody.
     pub fn is_there(&self) -> bool {
-        self.0.load(Ordering::SeqCst) != NOBODY
+        self.by.load(Ordering::SeqCst) != NOBODY && !self.is_alone.load(Ordering::SeqCst)
     }
 
     fn begin(&self, by: u32) -> bool {
-        self.0.compare_exchange(NOBODY, by, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        !self.is_alone.load(Ordering::SeqCst)
+            && self.by.compare_exchange(NOBODY, by, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Has no other thread work for the application from now on.
+    pub fn work_alone(&self) {
+        self.is_alone.store(true, Ordering::SeqCst);
     }
 
     /// Asks the application's own thread to stop, because another thread wants to poll.
     fn want(&self) {
-        let _ = self.0.compare_exchange(OWN, OWN_WANTED, Ordering::SeqCst, Ordering::Relaxed);
+        let _ = self.by.compare_exchange(OWN, OWN_WANTED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
     /// Is true while the application's own thread is to go on polling. It stops if another thread wants to: one
     /// thread for several applications is quicker than one for each.
     fn is_own(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == OWN
+        self.by.load(Ordering::Relaxed) == OWN
     }
 
     fn end(&self) {
-        self.0.store(NOBODY, Ordering::SeqCst);
+        self.by.store(NOBODY, Ordering::SeqCst);
     }
 }
 
@@ -93,9 +103,10 @@ impl LockedClient {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `work` with the application, unless another thread works for it or it is gone.
+    /// Calls `work` with the application, unless another thread works for it, or it is gone, or its own thread may have
+    /// to wait.
     fn try_with<T>(&self, work: impl FnOnce(&mut Client) -> T) -> Option<T> {
-        self.client.try_lock().ok()?.as_mut().map(work)
+        self.client.try_lock().ok()?.as_mut().filter(|client| !client.context.may_wait()).map(work)
     }
 }
 
@@ -119,6 +130,7 @@ pub(super) fn run(client: Client, socket: &Arc<Untrusted>) {
         let mut taken = locked.take();
         let Some(client) = taken.as_mut() else { return };
         let Some(sleep) = client.work_until_idle(&mut pace) else { break };
+        let never_waits = !client.context.may_wait();
         drop(taken);
         let mut wanted = [
             PollFd::from_borrowed_fd(socket.as_fd(), sleep.awaits),

@@ -26,6 +26,8 @@ pub(crate) struct Change {
 pub(crate) struct Wanted {
     pub extents: Vec<Extent>,
     pub file: Option<OwnedFd>,
+    /// Whether the pages only stand for the region's own.
+    pub stands_in: bool,
 }
 
 /// Most extents of a region.
@@ -89,7 +91,7 @@ impl Registrar<'_> {
         &self,
         regions: &Regions,
         region: &Region,
-        Wanted { extents, file }: Wanted,
+        Wanted { extents, file, stands_in }: Wanted,
     ) -> Result<Option<RegionPages>, Refusal> {
         let pages = match (&extents[..], file) {
             ([], _) => None,
@@ -107,7 +109,7 @@ impl Registrar<'_> {
             }
             (extents, _) => {
                 let pieces = self.pieces(extents)?;
-                let pages = regions.over(pieces, self.space);
+                let pages = regions.over(pieces, self.space, stands_in);
                 Some(pages.ok_or_else(|| no_memory("no room for so many pieces (`queues_mb`)"))?)
             }
         };

@@ -25,6 +25,8 @@ use uverbs::{FIRST_KEY, Given, Kind as KeyKind, MemoryError, Part, Region, Regio
 pub(crate) struct RegionPages {
     extents: Vec<Arc<SharedPages>>,
     backing: PagesBacking,
+    /// Whether the pages only stand for the region's own, which can't move. Then nobody else maps them.
+    stands_in: bool,
 }
 
 #[derive(Debug)]
@@ -63,6 +65,9 @@ impl RegionPages {
 
     /// Returns the identifier of the pages ([`Region::file`]).
     pub fn id(&self) -> u64 {
+        if self.stands_in {
+            return 0;
+        }
         self.extents.first().map_or(0, |first| first.file())
     }
 
@@ -75,6 +80,7 @@ impl RegionPages {
     /// Makes what a program gets to map the pages. `None` if it can't map them, or no descriptor is left.
     pub fn give(&self, to: &Reach) -> Option<Vec<Given>> {
         match &self.backing {
+            _ if self.stands_in => None,
             PagesBacking::File(file, _) if to.is_local => Some(vec![file.try_clone().ok()?.into()]),
             PagesBacking::File(..) => None,
             PagesBacking::Window(pieces, _) if to.is_local && pieces.len() > DESCRIPTORS => None,
@@ -144,7 +150,7 @@ const DESCRIPTORS: usize = 12;
 /// A range of an application's memory to which a key gives access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
-    key: Key,
+    pub key: Key,
     pub address: u64,
 }
 
@@ -250,12 +256,13 @@ impl Regions {
         let Some(share) = MappedBytes::take(&self.together, len, limits) else { return Ok(None) };
         let pages = Arc::new(SharedPages::open_guarded(&file, address, len, fault)?);
         self.together.note(space, &pages);
-        Ok(Some(RegionPages { extents: vec![pages], backing: PagesBacking::File(file, share) }))
+        let (extents, backing) = (vec![pages], PagesBacking::File(file, share));
+        Ok(Some(RegionPages { extents, backing, stands_in: false }))
     }
 
-    /// Makes pages of a region out of pieces of windows, at least one, which follow one another. `None` if there is
-    /// no room for so many.
-    pub fn over(&self, pieces: Vec<Piece>, space: &AddressSpace) -> Option<RegionPages> {
+    /// Makes pages of a region out of pieces of windows, at least one, which follow one another. `stands_in`: they
+    /// only stand for the region's own. `None` if there is no room for so many.
+    pub fn over(&self, pieces: Vec<Piece>, space: &AddressSpace, stands_in: bool) -> Option<RegionPages> {
         /// Numbers that are no inodes.
         static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
         let held = ListBytes::take(pieces.len() as u64 * BYTES_OF_PIECE, &self.together.budget)?;
@@ -264,11 +271,13 @@ impl Regions {
         for Piece { address, part, pages } in pieces {
             let memory = pages.view(part.offset, part.len)?;
             let extent = Arc::new(SharedPages::new(memory, address, id));
-            self.together.note(space, &extent);
+            if !stands_in {
+                self.together.note(space, &extent);
+            }
             extents.push(extent);
             parts.push((pages, part));
         }
-        Some(RegionPages { extents, backing: PagesBacking::Window(parts, held) })
+        Some(RegionPages { extents, backing: PagesBacking::Window(parts, held), stands_in })
     }
 
     /// Adds a region, with its pages in a file if there are any. Returns its key.
@@ -384,6 +393,11 @@ impl Regions {
     /// Returns the shared pages behind a key, for a peer that shares memory.
     pub fn shared(&self, key: Key) -> Option<&RegionPages> {
         self.entry(key).and_then(|entry| self.pages.get(&entry.region_key()))
+    }
+
+    /// Is true if the region with this key has pages that only stand for its own.
+    pub fn stands_in(&self, key: Key) -> bool {
+        self.pages.get(&key).is_some_and(|pages| pages.stands_in)
     }
 
     /// Returns the shared pages at this place, if there are any.

@@ -3,10 +3,11 @@
 use crate::inbox::Inbox;
 use crate::inbox::message::Message;
 use crate::streams::tickets::{Attached, Origin, Purpose, TicketHold, Tickets};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use uverbs::Given;
 
@@ -159,6 +160,18 @@ impl Notifier {
     /// Is true if messages wait.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty() || self.end.has_rest()
+    }
+
+    /// Is true if the application has closed its end, or has not attached one.
+    pub fn is_closed(&self) -> bool {
+        let poll_end = |end: BorrowedFd<'_>| {
+            let mut wanted = [PollFd::from_borrowed_fd(end, PollFlags::RDHUP)];
+            poll(&mut wanted, Some(&Timespec::default())).is_ok() && !wanted[0].revents().is_empty()
+        };
+        match &self.end {
+            End::Socket(socket) => poll_end(socket.as_fd()),
+            End::Stream { attached, .. } => attached.socket().is_none_or(|socket| poll_end(socket.as_fd())),
+        }
     }
 
     /// Sends waiting messages. Returns whether some still wait.

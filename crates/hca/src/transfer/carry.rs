@@ -73,14 +73,25 @@ fn for_each_part(
 }
 
 /// Copies bytes to the segments of a scatter/gather list, starting at `offset`.
-fn scatter(context: &Context, pd: PdId, list: &[Segment], offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-    let mut done = 0;
+fn scatter(
+    context: &mut Context,
+    pd: PdId,
+    list: &[Segment],
+    offset: u32,
+    bytes: &[u8],
+) -> Result<(), Fault> {
+    let (mut done, mut written) = (0, Vec::new());
     let part = ListPart { list, offset, len: bytes.len() };
     for_each_part(context, pd, part, access::LOCAL_WRITE, |place, len| {
         context.memory().write(place, &bytes[done..done + len], false)?;
         done += len;
+        if context.copier.is_some() {
+            written.push((place, len));
+        }
         Ok(())
-    })
+    })?;
+    written.into_iter().for_each(|(place, len)| context.note_written(place, len));
+    Ok(())
 }
 
 impl Callbacks<'_> {
@@ -343,6 +354,9 @@ impl Verbs for Callbacks<'_> {
 
     fn check(&mut self, rkey: u32, address: u64, len: u32, wanted: Access) -> Result<(), Fault> {
         let place = self.region(Key(rkey), address, len.into(), wanted)?;
+        if wanted == Access::Read {
+            self.context.fetch(place, len)?;
+        }
         if wanted == Access::Read && len as usize <= SHORT {
             // It is on its way from the program's CPU while the answer is made.
             self.context.memory().prefetch(place, len as usize);
@@ -352,11 +366,16 @@ impl Verbs for Callbacks<'_> {
 
     fn write(&mut self, rkey: u32, address: u64, bytes: &[u8], ends: bool) -> Result<(), Fault> {
         let place = self.region(Key(rkey), address, bytes.len() as u64, Access::Write)?;
-        self.context.memory().write(place, bytes, ends)
+        self.context.memory().write(place, bytes, ends)?;
+        self.context.note_written(place, bytes.len());
+        if ends { self.context.store() } else { Ok(()) }
     }
 
     fn atomic(&mut self, rkey: u32, address: u64, operation: AtomicOperation) -> Result<u64, Fault> {
         let place = self.region(Key(rkey), address, 8, Access::Atomic)?;
+        if let Some(done) = self.context.copier_exchange(place, operation) {
+            return done;
+        }
         let turn = &self.context.adapter.turn;
         let done = self.context.memory().exchange(place, turn, |original| match operation {
             AtomicOperation::FetchAdd(add) => original.wrapping_add(add),
@@ -372,6 +391,8 @@ impl Verbs for Callbacks<'_> {
     }
 
     fn complete(&mut self, completion: Completion) {
+        // The program may have unmapped the memory; nobody misses what was for it.
+        let _ = self.context.store();
         self.endpoint.complete(&completion, self.context);
     }
 

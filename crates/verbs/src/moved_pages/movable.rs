@@ -1,8 +1,6 @@
 //! Decides which pages can move: private, anonymous memory without a meaning to the kernel.
 
 use crate::mapping::{Mapping, are_all, are_all_flagged, has_pinned_pages, has_policy};
-use std::io::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A reason why pages can't move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,38 +12,6 @@ pub enum Obstacle {
     /// The pages would lose a property if they moved.
     Special,
     Pinned,
-    /// The pages are in the window of a different device or context.
-    OtherDevice,
-}
-
-impl Obstacle {
-    const fn text(self) -> &'static str {
-        match self {
-            Self::NotPrivate => "it is mapped from a file, shared, read-only, or a stack",
-            Self::OfThread => "it is the stack of the thread that registers it, or its thread-local storage",
-            Self::Special => {
-                "it is locked (mlock), in huge pages (hugetlbfs), executable, or under madvise, mbind or a protection key"
-            }
-            Self::Pinned => "the kernel has memory of the program pinned (io_uring's fixed buffers)",
-            Self::OtherDevice => "a region of another open device has the same page",
-        }
-    }
-
-    /// Reports, once for each kind of obstacle, why memory can't be registered; returns the error.
-    pub fn tell(self, address: usize) -> i32 {
-        static TOLD: AtomicU32 = AtomicU32::new(0);
-        let bit = 1 << self as u32;
-        if TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            // The program may have closed standard error.
-            let _ = writeln!(
-                std::io::stderr(),
-                "libibverbs: memory at {address:#x} can't be registered in a virtual machine: {}; use memory of malloc \
-                 or of an anonymous private mmap, or with UCX set UCX_RNDV_THRESH=inf UCX_ZCOPY_THRESH=inf",
-                self.text()
-            );
-        }
-        libc::EOPNOTSUPP
-    }
 }
 
 /// Flags (`VmFlags` of `proc_pid_smaps(5)`) of mappings that work as well elsewhere: readable and writable, now and
@@ -154,10 +120,5 @@ mod tests {
             *Box::from_raw(found.cast::<(Result<(), Obstacle>, Result<(), Obstacle>)>())
         };
         assert_eq!(found, (Err(Obstacle::OfThread), Ok(())));
-    }
-
-    #[test]
-    fn obstacles_are_told() {
-        assert_eq!(Obstacle::Special.tell(0x1000), libc::EOPNOTSUPP);
     }
 }

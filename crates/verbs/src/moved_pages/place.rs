@@ -11,8 +11,8 @@ use crate::errno::Outcome;
 use crate::lost;
 use crate::mapping::Mapping;
 use rustix::fs::fstat;
-use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
-use rustix::mm::{mmap, mmap_anonymous, mprotect, mremap_fixed, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{madvise, mmap, mmap_anonymous, mprotect, mremap_fixed, munmap};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -135,6 +135,14 @@ impl Place {
         (offset == self.offset(from)).then(|| from..self.len.min(mapping.end - self.address))
     }
 
+    /// Maps the pages of the place once more. A child of a fork does not have them there.
+    pub fn alias(&self) -> Option<Alias> {
+        let alias = Alias::new(self, 0..self.len)?;
+        // SAFETY: our own mapping.
+        let _ = unsafe { madvise(alias.start.cast(), alias.len, Advice::LinuxDontFork) };
+        Some(alias)
+    }
+
     /// Moves the program's pages to this place.
     pub fn fill(&self) -> Outcome<()> {
         let there = Alias::new(self, 0..self.len).ok_or(libc::ENOMEM)?;
@@ -251,8 +259,9 @@ impl Place {
 }
 
 /// A second mapping of bytes of a place; dropping it unmaps them.
-struct Alias {
-    start: *mut u8,
+#[derive(Debug)]
+pub struct Alias {
+    pub start: *mut u8,
     len: usize,
 }
 
