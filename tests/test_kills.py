@@ -63,6 +63,19 @@ def test_helpers_that_start_after_the_end_of_their_daemons(lab):
         assert link(a1) == before
 
 
+def test_starts_while_the_daemon_before_still_ends(lab):
+    """Containers keep their interfaces though nobody waits between `kill -9` and the next start."""
+    host, (a1, _) = one_host(lab, "a1", "a2")
+    before = link(a1)
+    for _ in range(20):
+        ending = host.daemon
+        os.kill(ending.process.pid, signal.SIGKILL)
+        host.start()
+        ending.stop(signal.SIGKILL)
+        a1.expect_ping(SEATS["a2"].address, 1)
+        assert link(a1) == before
+
+
 @machines
 @pytest.mark.parametrize("kills", KILLS)
 def test_kills_at_any_instant(lab, kills):

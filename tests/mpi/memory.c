@@ -22,8 +22,8 @@ static unsigned word(int at, int by, int round) { return at * 2654435761u + by +
 static void exchange(const char *kind, unsigned *memory) {
 	unsigned *sent = memory, *got = memory + WORDS;
 	long before = wrong;
-	for (int words = 2; words <= WORDS; words *= 8)
-		for (int round = 0; round < 3; round++) {
+	for (int words = 16; words <= WORDS; words *= 32)
+		for (int round = 0; round < 2; round++) {
 			for (int at = 0; at < words; at++) sent[at] = word(at, rank, round);
 			memset(got, 0, words * sizeof *got);
 			MPI_Sendrecv(sent, words, MPI_UNSIGNED, 1 - rank, 1, got, words, MPI_UNSIGNED, 1 - rank, 1, MPI_COMM_WORLD,
