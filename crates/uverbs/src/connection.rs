@@ -66,6 +66,13 @@ impl Connection {
         Self::Local(seqpacket::Connection::serving(socket))
     }
 
+    /// Has a stream end together with another one of the same peer ([`Stream::end_with`]).
+    pub fn end_with(&mut self, life: OwnedFd) {
+        if let Self::Stream(stream) = self {
+            stream.end_with(life);
+        }
+    }
+
     /// Sends a message. A responder never waits.
     ///
     /// # Errors

@@ -18,6 +18,8 @@ const HEAD: usize = 4;
 #[derive(Debug)]
 pub struct Stream {
     socket: Socket,
+    /// Another stream of the peer, with which this one ends.
+    life: Option<OwnedFd>,
     /// The bytes of the arriving message that have come, with its head.
     incoming: Vec<u8>,
     /// Bytes for which the other side had no room.
@@ -65,11 +67,17 @@ impl Stream {
     }
 
     const fn with(socket: Socket) -> Self {
-        Self { socket, incoming: Vec::new(), unsent: Vec::new() }
+        Self { socket, life: None, incoming: Vec::new(), unsent: Vec::new() }
     }
 
     const fn serves(&self) -> bool {
         matches!(self.socket, Socket::Serves(_))
+    }
+
+    /// Has the stream end together with another one of the same peer. What carries streams out of a virtual machine may
+    /// lose the end of one (vhost-device-vsock, if the peer dies with a message that it has not read).
+    pub fn end_with(&mut self, life: OwnedFd) {
+        self.life = Some(life);
     }
 
     /// Returns the requester's socket. Only whole messages were read from it.
@@ -176,9 +184,15 @@ impl Stream {
     }
 
     fn wait(&self, wanted: PollFlags) -> Result<(), SocketError> {
-        let mut wanted = [PollFd::new(&self.socket, wanted)];
+        let own = PollFd::new(&self.socket, wanted);
+        let Some(life) = &self.life else {
+            retry_on_intr(|| poll(&mut [own.clone()], None))?;
+            return Ok(());
+        };
+        let mut wanted = [own, PollFd::new(life, PollFlags::RDHUP)];
         retry_on_intr(|| poll(&mut wanted, None))?;
-        Ok(())
+        // What has come before the end is still taken.
+        if wanted[0].revents().is_empty() { Err(SocketError::Closed) } else { Ok(()) }
     }
 }
 
@@ -232,6 +246,17 @@ mod tests {
         assert_eq!(b.receive_now().unwrap(), None);
         drop(a);
         assert!(matches!(b.receive(), Err(SocketError::Closed)));
+    }
+
+    #[test]
+    fn a_stream_ends_with_another() {
+        let (mut a, mut b) = pair();
+        let (life, end) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        a.end_with(life);
+        b.send(b"last").unwrap();
+        drop(end);
+        assert_eq!(a.receive().unwrap(), b"last");
+        assert!(matches!(a.receive(), Err(SocketError::Closed)));
     }
 
     #[test]

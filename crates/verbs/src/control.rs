@@ -1,7 +1,6 @@
 //! The connection for control messages.
 
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::{Connection, Given, Lent, Point, Refusal, Reply, Request, SocketError, point};
@@ -22,6 +21,11 @@ impl Control {
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the connection end together with this socket of the device.
+    pub fn end_with(&self, life: OwnedFd) {
+        self.lock().end_with(life);
     }
 
     /// Sends a request and waits for its answer.

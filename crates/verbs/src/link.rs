@@ -83,6 +83,7 @@ impl Link {
         let doorbells = Doorbells::new(doorbells, info.doorbells);
         let socket = |given| dial.socket(given).map_err(|error: JoinError| error.errno());
         let (wake, events) = (socket(wake)?, Feed::new(socket(events)?, None)?);
+        control.end_with(events.socket().try_clone().map_err(|_| libc::EMFILE)?);
         let mut known: Vec<_> = windows.inodes().chain(parts.iter().map(|(inode, _)| *inode)).collect();
         known.sort_unstable();
         known.dedup();
