@@ -6,16 +6,16 @@ import signal
 import socket
 import time
 
-import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
 from lab import eventually
+from lab.marks import switches
 from lab.rawport import RawPort
 from lab.switched import address, mac, offloaded, send, send_past, switched, udp_flow
 
-pytestmark = pytest.mark.apart
+pytestmark = switches
 
 SO_RCVBUFFORCE = 33
 
@@ -37,7 +37,7 @@ def arrivals(sender, receivers, frame, count=50):
     for _ in range(count):
         sender.send(frame)
         time.sleep(0.005)
-    return [len(list(receiver.collect(lambda seen: seen == frame, 0.5))) for receiver in receivers]
+    return [len(receiver.collect(lambda seen: seen == frame, 0.5)) for receiver in receivers]
 
 
 def devargs(host, number, guest):
@@ -116,7 +116,7 @@ def blast(one, two, count=1000, port=7):
     for _ in range(count):
         one.send(frame)
         time.sleep(0.0007)
-    return len(list(two.collect(lambda seen: seen == frame, 0.5)))
+    return len(two.collect(lambda seen: seen == frame, 0.5))
 
 
 def test_policing_and_qos_are_carried_out_by_open_vswitch(lab):

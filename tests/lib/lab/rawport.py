@@ -58,6 +58,10 @@ class RawPort:
             return frame
         raise Failed(f"no {what} on {self.device} within {seconds:g} s")
 
+    def collect(self, wanted, seconds):
+        """Returns all such frames that come within that time."""
+        return list(self._frames(wanted, seconds))
+
     def _frames(self, wanted, seconds):
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
