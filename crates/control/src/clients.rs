@@ -217,7 +217,7 @@ pub(crate) struct Peer {
     pub(crate) pid: Option<i32>,
 }
 
-/// What requests know of their connection.
+/// The part of a connection that its requests know.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
@@ -370,7 +370,7 @@ mod tests {
         let other = Pending::new(last.usage.clone());
         let mut refused = connect().await.unwrap();
         ends(&mut clients, &mut refused).await;
-        // What is under way goes on; once it is done, the connection is idle.
+        // A request under way goes on; once it is done, the connection is idle.
         let going_on = tokio::time::timeout(Duration::from_millis(50), busy.read(&mut [0; 1])).await;
         assert!(going_on.is_err(), "{going_on:?}");
         drop(request);

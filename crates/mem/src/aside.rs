@@ -37,7 +37,7 @@ const NICER: i32 = 10;
 /// Pause after an expensive call before the next one, in units of its own length.
 const PAUSE: u32 = 3;
 
-/// What calls for one port cost.
+/// The cost of calls for one port.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Ticks beyond what is free, at the moment `at`.

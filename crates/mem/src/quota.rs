@@ -42,10 +42,10 @@ pub struct Quota {
 /// A guest's memory would exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OverQuota {
-    /// Its own.
+    /// The guest's own limit.
     #[error("{0} bytes of memory are more than a guest may have, {1} (`guest_memory_mb` of [host])")]
     Guest(u64, u64),
-    /// That of all guests.
+    /// The limit of all guests.
     #[error(
         "with {0} bytes, the memory of all guests is more than it may be, {1} (`guests_memory_mb` of [host])"
     )]

@@ -67,7 +67,7 @@ pub(crate) struct Control {
     pub(crate) stream: Mutex<Option<UnixStream>>,
     /// A command that the thread did not see yet.
     pub(crate) command: Mutex<Option<Command>>,
-    /// Where the answer to a command to stop comes, and the time until which it is awaited.
+    /// The answer to a command to stop, once it comes, and the time until which it is awaited.
     pub(crate) freezing: Mutex<Option<Freezing>>,
     /// The last refused request, in words.
     pub(crate) refused: Mutex<Option<String>>,

@@ -230,7 +230,7 @@ pub(crate) struct Shared {
     pub(crate) queues: Vec<Queue>,
     /// The reason why the guest is disabled, if it is.
     pub(crate) fault: Arc<FaultWord>,
-    /// What interrupts cost.
+    /// The cost of interrupts.
     pub(crate) account: Arc<Account>,
     /// Counts what is mapped of the VMM.
     pub(crate) quota: Arc<Quota>,

@@ -230,7 +230,7 @@ fn requests_without_end_cost_a_share_of_a_cpu() {
     let used = cpu_time("flood") - before;
     // A twentieth.
     assert!(used < since.elapsed() / 10 + Duration::from_millis(50), "{used:?} of {:?}", since.elapsed());
-    // Its port still obeys.
+    // The port still obeys.
     in_time("closing the port", move || drop(port));
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     flood.join().unwrap();

@@ -55,7 +55,7 @@ fn memory_beyond_the_limits_is_refused() {
     let mut neighbour = come("other");
     assert!(neighbour.frontend.add_mem_region(&region).is_err());
     until(|| other.port.status().fault.is_some_and(|fault| fault.contains("`guests_memory_mb`")));
-    // What a VMM gives back, others can have.
+    // Memory that a VMM gives back is there for others.
     vmm.frontend.remove_mem_region(&region).unwrap();
     neighbour.frontend.add_mem_region(&region).unwrap();
     works(&mut other, &mut neighbour);

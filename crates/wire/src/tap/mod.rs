@@ -49,7 +49,7 @@ struct Shared {
     /// Whether the other side shall see the link up.
     link: AtomicBool,
     queues: Vec<Queue>,
-    /// What writes cost.
+    /// The cost of writes.
     account: Account,
     /// Polls readable when a queue found that its device no longer exists.
     gone: OwnedFd,
