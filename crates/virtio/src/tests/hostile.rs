@@ -223,13 +223,11 @@ fn requests_without_end_cost_a_share_of_a_cpu() {
         let many = message(8, 1, 256 << 32).repeat(1000);
         while (&flooding).write_all(&many).is_ok() {}
     });
-    // It may do so much at once.
-    until(|| cpu_time("flood") > Duration::from_millis(500));
-    let (before, since) = (cpu_time("flood"), Instant::now());
-    std::thread::sleep(Duration::from_secs(1));
-    let used = cpu_time("flood") - before;
-    // A twentieth.
-    assert!(used < since.elapsed() / 10 + Duration::from_millis(50), "{used:?} of {:?}", since.elapsed());
+    let since = Instant::now();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = cpu_time("flood");
+    // So much at once, and a twentieth.
+    assert!(used < Duration::from_millis(550) + since.elapsed() / 10, "{used:?} of {:?}", since.elapsed());
     // The port still obeys.
     in_time("closing the port", move || drop(port));
     stream.shutdown(std::net::Shutdown::Both).unwrap();
