@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn a_stream_ends_with_another() {
         let (mut a, mut b) = pair();
-        let (life, end) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (life, end) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         a.end_with(life);
         b.send(b"last").unwrap();
         drop(end);

@@ -45,7 +45,7 @@ impl Copier {
     }
 
     /// Has the copier do a job. Returns the word before an atomic operation.
-    fn run(&mut self, place: Place, work: CopyWork, is_leaving: impl Fn() -> bool) -> Result<u64, Fault> {
+    fn run(&mut self, place: Place, work: CopyWork, is_over: impl Fn() -> bool) -> Result<u64, Fault> {
         self.number = self.number.wrapping_add(1);
         let job = CopyJob { number: self.number, key: place.key.0, address: place.address, work };
         self.jobs.tell(&job.to_bytes());
@@ -59,7 +59,7 @@ impl Copier {
                 continue;
             }
             self.jobs.flush();
-            if is_leaving() || self.jobs.is_closed() {
+            if is_over() || self.jobs.is_closed() {
                 return Err(Fault::Protection);
             }
             std::thread::sleep(PAUSE);
@@ -96,8 +96,10 @@ impl Context {
     }
 
     fn work(&mut self, place: Place, work: CopyWork) -> Option<Result<u64, Fault>> {
-        let adapter = self.adapter.clone();
-        self.copier(place).map(|copier| copier.run(place, work, || adapter.is_leaving()))
+        let (adapter, source) = (self.adapter.clone(), self.source.clone());
+        // If the window is truncated, the report is lost.
+        let is_over = || adapter.is_leaving() || source.is_faulty();
+        self.copier(place).map(|copier| copier.run(place, work, is_over))
     }
 
     /// Notes that bytes were written, so that [`Self::store`] stores them if they are in pages that stand for others.
