@@ -9,7 +9,8 @@ import signal
 import subprocess
 
 import pytest
-from test_mpi import MPIRUN, UCX, device_file  # noqa: F401
+from test_mpi import MPIRUN, UCX, built, device_file  # noqa: F401
+from test_rsockets import PRELOAD
 
 from lab import PATIENCE, Config, Failed, Meeting, Verbs, eventually, meet, nfs
 from lab.host import REPOSITORY, binaries
@@ -180,12 +181,8 @@ def test_connections(pair, run):
     assert (serving.status, asking.status) == (0, 0), f"{serving.describe()}\n{asking.describe()}"
 
 
-@pytest.fixture(scope="module")
-def collective(shared_lab):
-    """Builds the program of tests/mpi, where guests find it."""
-    program = shared_lab.directory / "collective"
-    subprocess.run(["mpicc", "-O2", "-o", program, REPOSITORY / "tests/mpi/collective.c"], check=True)
-    return program
+# Programs of tests/mpi, and what they print at the end.
+MPI_PROGRAMS = {"collective": "2 ranks, 0 wrong", "memory": "0 wrong"}
 
 
 # Soft-RoCE has no MPI here.
@@ -193,18 +190,20 @@ AT_NIGHT = ("common window", "own windows", "VM and container", "VM and containe
 MPI = [only("two hosts"), *(only(name, pytest.mark.nightly) for name in AT_NIGHT)]
 
 
+@pytest.mark.parametrize("name", MPI_PROGRAMS)
 @pytest.mark.parametrize("pair", MPI, indirect=True)
-def test_mpi(pair, collective):
+def test_mpi(shared_lab, pair, name):
     """There is a rank by each device. mpirun starts those of the other machine by tests/mpi/remote, in place of ssh."""
+    program = built(shared_lab.directory, name)
     environment = {**UCX, "UCX_IB_GID_INDEX": "2", "HOME": "/tmp"}
     remotes = [side.start([REMOTE, "serve"], **environment) for side in pair]
     try:
         eventually(lambda: all(side.listens(MPI_PORT) for side in pair), "tests/mpi/remote")
         hosts = ["--host", ",".join(side.address for side in reversed(pair)), "-np", "2"]
         options = ["--mca", "plm_rsh_agent", REMOTE, "--mca", "oob_tcp_if_include", "10.1.1.0/24"]
-        run = pair[1].start([*MPIRUN, *options, *hosts, collective], **environment)
+        run = pair[1].start([*MPIRUN, *options, *hosts, program], **environment)
         eventually(lambda: not run.running(), "the end of mpirun")
-        assert run.status == 0 and "2 ranks, 0 wrong" in run.text(), run.describe(200)
+        assert run.status == 0 and MPI_PROGRAMS[name] in run.text(), run.describe(200)
     finally:
         for remote in remotes:
             remote.stop()
@@ -285,6 +284,30 @@ def test_the_daemon_ends(world, way):
     world.expect_clean()
 
 
+@in_group("one host")
+@pytest.mark.parametrize("way", ["kill", "replace"])
+@pytest.mark.parametrize("names", [("a1", "near"), ("near", "a1"), ("own", "far")], ids=" serves ".join)
+def test_a_server_outlives_the_daemon(world, names, way):
+    """A server of sockets listens again by itself."""
+    server, client = world.need(*names)
+    serving = server.start(["iperf3", "-s"], LD_PRELOAD=PRELOAD)
+    try:
+        for ends in (False, True):
+            if ends:
+                # A listener that iperf3 makes while there is no device would be TCP's.
+                eventually(server.answers, f"the next listener: {serving.describe()}")
+                getattr(world.a, way)()
+                if way == "kill":
+                    world.a.start()
+            eventually(server.answers, f"a listener: {serving.describe()}")
+            asking = client.start(["iperf3", "-c", server.address, "-n", "1M"], LD_PRELOAD=PRELOAD)
+            eventually(lambda asking=asking: not asking.running(), "the client's end")
+            assert asking.status == 0, f"{asking.describe()}\n{serving.describe()}"
+        assert serving.running(), serving.describe()
+    finally:
+        serving.stop(signal.SIGKILL)
+
+
 @with_most_machines
 @pytest.mark.parametrize("way", ["reboot", "kill"])
 def test_a_machine_ends(world, way):
@@ -361,25 +384,39 @@ def test_a_hostile_machine(world):
 
 @with_most_machines
 def test_users_in_a_machine_need_only_the_package(world):
-    """Users need a rule, libraries and a group: what `make package` packs, installed into the machine's own files."""
+    """They need a rule, libraries and a group: what `make package` packs, installed into the machine's own files. A
+    window is for one user."""
     world.need("a1", "b1")
     vm = world.vms["b1"]
     inside = lambda *words: vm.run(["chroot", "/system", *words])
     inside("env", f"VIADUCT_BIN={binaries()}", REPOSITORY / "dist/install-guest")
     inside("sh", "-c", "systemd-sysusers && /sbin/ldconfig")
-    udev = "/lib/systemd/systemd-udevd --daemon && udevadm trigger --action=add --settle --subsystem-match=dax"
-    inside("env", "SYSTEMD_IGNORE_CHROOT=1", "sh", "-c", udev)
-    assert inside("stat", "-c", "%G %a", "/dev/dax0.0").stdout == "rdma 660\n"
-    user = ["setpriv", "--reuid=1000", "--regid=1000"]
-    own = Inside(vm, {})
-    told = lambda words: own.start([*user, *words, "ibv_devices"])
-    member, other = told(["--groups=rdma"]), told(["--clear-groups"])
-    assert (member.wait(), "viaduct0" in member.text()) == (0, True), member.describe()
-    other.wait()
-    assert "viaduct0" not in other.text(), other.describe()
-    with Meeting(Inside(vm, {}, [*user, "--groups=rdma"]), world.sides["a1"], perftest("ib_write_bw -s 65536")) as run:
+    in_udev = lambda line: inside("env", "SYSTEMD_IGNORE_CHROOT=1", "sh", "-c", line)
+    trigger = "udevadm trigger --settle --subsystem-match=dax"
+    owner = lambda: inside("stat", "-c", "%U %G %a", "/dev/dax0.0").stdout.strip()
+    in_udev(f"/lib/systemd/systemd-udevd --daemon && {trigger}")
+    assert owner() == "root root 600"
+    # A user, and what the user's programs are told of devices.
+    user = lambda name: ["setpriv", f"--reuid={name}", f"--regid={name}", "--init-groups"]
+
+    def told(name):
+        run = Inside(vm, {}, user(name)).start(["ibv_devices"])
+        run.wait()
+        return run.text()
+
+    for name in ("alice", "bob"):
+        inside("useradd", "--user-group", name)
+    inside("usermod", "--append", "--groups", "rdma", "alice")
+    in_udev(trigger)
+    assert (owner(), "viaduct0" in told("alice"), "viaduct0" in told("bob")) == ("alice root 600", True, False)
+    with Meeting(Inside(vm, {}, user("alice")), world.sides["a1"], perftest("ib_write_bw -s 65536")) as run:
         run.expect_success()
     world.expect_clean()
+    # One more member, who would reach alice's memory: nobody has the window, before they have settled that.
+    inside("usermod", "--append", "--groups", "rdma", "bob")
+    assert "viaduct0" not in told("bob")
+    in_udev(trigger)
+    assert (owner(), "viaduct0" in told("alice"), "viaduct0" in told("bob")) == ("root root 600", False, False)
 
 
 @with_most_machines
