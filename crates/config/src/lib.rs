@@ -32,6 +32,9 @@ use reader::Reader;
 use std::cell::RefCell;
 use tree::Table;
 
+/// Most bytes of a file.
+pub const MOST_BYTES: u64 = 256 << 20;
+
 /// A whole file.
 #[derive(Clone, Debug, std::default::Default)]
 pub struct Document {

@@ -32,6 +32,9 @@ impl<'a> Table<'a> {
     /// Parses a text. Syntax errors are problems, and then nothing is read: after a broken line the parser
     /// may see a value that the text does not say.
     pub(crate) fn of_text(text: &'a str) -> (Self, Vec<Problem>) {
+        if let Some(problem) = no_text(text) {
+            return (Self::default(), vec![problem]);
+        }
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = Lines(std::iter::once(0).chain(starts).filter(|start| *start <= text.len()).collect());
         let (root, errors) = DeTable::parse_recoverable(text);
@@ -87,6 +90,18 @@ impl Node<'_> {
             Value::Table(fields) => Node::Table(Table::of_fields(fields)),
         }
     }
+}
+
+/// Finds what no file of a host has, before the parser reports each of its bytes, which takes minutes for a large file.
+fn no_text(text: &str) -> Option<Problem> {
+    if text.len() as u64 > crate::MOST_BYTES {
+        return Some(Problem::new(None, "", &format!("it is longer than {} MB", crate::MOST_BYTES >> 20)));
+    }
+    let is_foreign = |byte: &u8| byte.is_ascii_control() && !b"\t\n\r".contains(byte);
+    let at = text.bytes().position(|byte| is_foreign(&byte))?;
+    let line = 1 + text[..at].bytes().filter(|byte| *byte == b'\n').count();
+    let byte = text.as_bytes()[at];
+    Some(Problem::new(Some(line), "", &format!("the control character 0x{byte:02x}: this is no text")))
 }
 
 /// Offsets at which the lines of a text start.

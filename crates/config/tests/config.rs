@@ -481,3 +481,14 @@ fn any_text_is_read_without_panic() {
         let _ = parse(&format!("{}{noise}{}", &VALID[..start], &VALID[end..]));
     });
 }
+
+#[test]
+fn what_is_no_text_is_one_problem() {
+    let zeros = "\0".repeat(1 << 20);
+    let said = parse(&format!("[host]\nname = \"a\"\n{zeros}")).unwrap_err();
+    assert_eq!(said.iter().count(), 1);
+    assert!(said.to_string().contains("line 3: the control character 0x00"), "{said}");
+    let long = "#".repeat(usize::try_from(config::MOST_BYTES).unwrap() + 1);
+    let said = parse(&long).unwrap_err();
+    assert!(said.to_string().contains("longer than 256 MB") && said.iter().count() == 1, "{said}");
+}

@@ -11,9 +11,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Most bytes of a file, as of a request of the API.
-const LONGEST: u64 = 256 << 20;
-
 /// Most differing objects to name in a message.
 const NAMED: usize = 3;
 
@@ -84,7 +81,7 @@ impl ConfigFile {
 
 fn text(file: File) -> io::Result<String> {
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(config::MOST_BYTES + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 

@@ -5,12 +5,16 @@ use crate::client::Failure;
 use crate::output::{green, print, print_json, red, yellow};
 use api::v1;
 use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 fn read(file: &Path) -> Result<String, Failure> {
+    // The parser refuses a longer one.
+    let text = |from: &mut dyn Read| std::io::read_to_string(from.take(config::MOST_BYTES + 1));
     let text = match file.to_str() {
-        Some("-") => std::io::read_to_string(std::io::stdin()),
-        _ => std::fs::read_to_string(file),
+        Some("-") => text(&mut std::io::stdin()),
+        _ => File::open(file).and_then(|mut file| text(&mut file)),
     };
     text.map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
 }
