@@ -13,6 +13,9 @@ use clap::{Parser, Subcommand};
 use clap_complete::{ArgValueCandidates, Shell};
 use std::path::PathBuf;
 
+/// The place of the options of all commands in help texts: behind a command's own.
+const GENERAL: usize = 900;
+
 /// Query and control the Viaduct daemon on this host.
 ///
 /// Exit status: 0 done, 1 refused (the message says why, and what to do instead), 2 wrong usage, 3 no daemon. With
@@ -20,17 +23,38 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(version, about, arg_required_else_help = true)]
 pub struct Options {
-    /// The daemon's run-dir
-    #[arg(long, value_name = "DIR", global = true, default_value = api::RUN_DIR, env = "VIADUCT_RUN_DIR")]
-    pub run_dir: PathBuf,
     /// Print JSON, for scripts: keys are stable, new ones may be added
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = GENERAL)]
     pub json: bool,
     /// The same as --json
-    #[arg(short, long, value_enum, global = true, hide_possible_values = true, value_name = "json")]
+    #[arg(
+        short,
+        long,
+        value_enum,
+        global = true,
+        hide_possible_values = true,
+        value_name = "json",
+        display_order = GENERAL + 1
+    )]
     pub output: Option<Output>,
+    /// The daemon's run-dir [env: VIADUCT_RUN_DIR]
+    #[arg(
+        long,
+        value_name = "DIR",
+        global = true,
+        default_value_os_t = default_run_dir(),
+        display_order = GENERAL + 2
+    )]
+    pub run_dir: PathBuf,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Returns the run-dir unless the command line names one. Clap's own `env` would have usage errors call the option
+/// required wherever the variable is set.
+pub fn default_run_dir() -> PathBuf {
+    let named = std::env::var_os("VIADUCT_RUN_DIR").filter(|name| !name.is_empty());
+    named.map_or_else(|| api::RUN_DIR.into(), PathBuf::from)
 }
 
 impl Options {
@@ -220,6 +244,17 @@ mod tests {
     #[test]
     fn the_grammar_is_sound() {
         super::Options::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_all_commands_come_last() {
+        for path in [&["viaduct", "guest", "add", "-h"][..], &["viaduct", "capture", "-h"]] {
+            let help = super::Options::command().try_get_matches_from(path).unwrap_err().to_string();
+            let options = help.lines().filter(|line| line.trim_start().starts_with('-'));
+            let names: Vec<_> =
+                options.filter_map(|line| line.split("--").nth(1)?.split(' ').next()).collect();
+            assert_eq!(names[names.len() - 4..], ["json", "output", "run-dir", "help"], "{names:?}");
+        }
     }
 
     #[test]

@@ -134,8 +134,7 @@ async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
 fn ask<F: Future<Output = Result<Vec<String>, Failure>>>(question: impl FnOnce(Client) -> F) -> Candidates {
     let words = words();
     let of_option = words.windows(2).find(|pair| pair[0] == "--run-dir").map(|pair| PathBuf::from(&pair[1]));
-    let of_environment = || std::env::var_os("VIADUCT_RUN_DIR").map(PathBuf::from);
-    let run_dir = of_option.or_else(of_environment).unwrap_or_else(|| PathBuf::from(api::RUN_DIR));
+    let run_dir = of_option.unwrap_or_else(crate::args::default_run_dir);
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
