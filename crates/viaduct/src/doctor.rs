@@ -8,6 +8,7 @@ mod guests;
 mod kernel;
 mod libvirt;
 mod memory;
+mod others;
 mod privileges;
 mod windows;
 mod wires;

@@ -1,6 +1,6 @@
 //! Checks whether QEMU, as libvirt starts it, may connect to the sockets of guests.
 
-use super::{Finding, Subject};
+use super::{Finding, Machine, Subject};
 use config::{Guest, GuestKind, Role};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,11 +25,44 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     if guests.peek().is_none() {
         return vec![Finding::good(CHECK, "no sockets of guests to look at")];
     }
-    let found: Vec<_> = guests.filter_map(|guest| socket(subject, guest, &user)).collect();
+    let domains = domains(subject.machine);
+    let mut of_libvirt = guests.filter(|guest| is_of_libvirt(subject, guest, domains.as_deref())).peekable();
+    if of_libvirt.peek().is_none() {
+        return vec![Finding::good(CHECK, "no domain of libvirt has the socket of a guest")];
+    }
+    let found: Vec<_> = of_libvirt.filter_map(|guest| socket(subject, guest, &user)).collect();
     if found.is_empty() {
-        return vec![Finding::good(CHECK, format!("{} may connect to the sockets of all guests", user.name))];
+        return vec![Finding::good(CHECK, format!("{} may connect to the sockets of its guests", user.name))];
     }
     found
+}
+
+/// Returns the texts of libvirt's domains, defined ones and running ones; `None` if that is not known, because this
+/// user may not read them.
+fn domains(machine: &Machine) -> Option<String> {
+    let mut texts = String::new();
+    for directory in ["/etc/libvirt/qemu", "/run/libvirt/qemu"] {
+        let files = match std::fs::read_dir(machine.path(directory)) {
+            Ok(files) => files.flatten().map(|entry| entry.path()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(_) => return None,
+        };
+        for file in files.filter(|file| file.extension().is_some_and(|end| end == "xml")) {
+            texts += &std::fs::read_to_string(file).ok()?;
+        }
+    }
+    Some(texts)
+}
+
+/// Returns whether a domain has the guest's socket. If domains are not known, each guest may have one.
+fn is_of_libvirt(subject: &Subject<'_>, guest: &Guest, domains: Option<&str>) -> bool {
+    let Some(domains) = domains else { return true };
+    let path = path(subject, guest).display().to_string();
+    ['\'', '"'].iter().any(|quote| domains.contains(&format!("{quote}{path}{quote}")))
+}
+
+fn path(subject: &Subject<'_>, guest: &Guest) -> PathBuf {
+    subject.run_dir.join(guest.socket.clone().unwrap_or_else(|| format!("{}.sock", guest.name)))
 }
 
 fn user(subject: &Subject<'_>) -> Option<User> {
@@ -46,8 +79,7 @@ fn user(subject: &Subject<'_>) -> Option<User> {
 }
 
 fn socket(subject: &Subject<'_>, guest: &Guest, user: &User) -> Option<Finding> {
-    let name = guest.socket.clone().unwrap_or_else(|| format!("{}.sock", guest.name));
-    let path = subject.run_dir.join(name);
+    let path = path(subject, guest);
     let advice = format!(
         "owner = \"{}:kvm\" for guest {} in the file, then: viaduct apply FILE",
         user.name, guest.name

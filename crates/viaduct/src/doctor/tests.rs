@@ -4,17 +4,18 @@
 use super::*;
 use std::fs;
 
-/// Makes a machine with these files, and returns the findings of `check` for a `host.toml` on it.
+/// Makes a machine with these files, in which RUN_DIR is the daemon's, and returns the findings of `check` for a `host.toml` on it.
 fn found(check: fn(&Subject<'_>) -> Vec<Finding>, toml: &str, files: &[(&str, &str)]) -> Vec<Finding> {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine { root: root.path().to_owned() };
+    let run_dir = root.path().join("run");
     for (path, text) in files {
         let path = machine.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        fs::write(path, text.replace("RUN_DIR", &run_dir.display().to_string())).unwrap();
     }
     let document = config::parse(&format!("[host]\nname = \"a\"\n{toml}")).unwrap_or_else(|e| panic!("{e}"));
-    check(&Subject { machine: &machine, document: &document, run_dir: &root.path().join("run") })
+    check(&Subject { machine: &machine, document: &document, run_dir: &run_dir })
 }
 
 /// Returns the levels, and asserts that each finding which is not good has advice.
@@ -68,7 +69,9 @@ fn huge_pages_count_for_vms() {
 #[test]
 fn devices_count_for_guests_that_need_them() {
     let files = &[("/dev/kvm", "")];
-    assert_eq!(levels(&found(guests::check, VM, files)), [Level::Good, Level::Good]);
+    let no_kvm = found(guests::check, VM, files);
+    assert_eq!(levels(&no_kvm), [Level::Warning, Level::Good]);
+    assert!(no_kvm[0].message.contains("makes no virtual machine"), "{no_kvm:?}");
     assert_eq!(levels(&found(guests::check, VM, &[])), [Level::Warning, Level::Good]);
     let tap = VM.replace("vhost\"", "tap\"\ndevice = \"t\"");
     assert_eq!(levels(&found(guests::check, &tap, files)), [Level::Good, Level::Broken]);
@@ -153,11 +156,15 @@ fn qemu_of_libvirt_reaches_its_sockets() {
     let users = ("/etc/passwd", "root:x:0:0::/:/bin/sh\nlibvirt-qemu:x:64055:108::/:/bin/false\n");
     let groups = ("/etc/group", "viaduct:x:998:libvirt-qemu\n");
     assert_eq!(levels(&found(libvirt::check, VM, &[])), [Level::Good], "no libvirt");
-    let foreign = found(libvirt::check, VM, &[users, groups]);
+    assert_eq!(levels(&found(libvirt::check, VM, &[users, groups])), [Level::Good], "guests of bare QEMU");
+    let other = ("/etc/libvirt/qemu/vm2.xml", "<source type='unix' path='RUN_DIR/vm2.sock' mode='client'/>");
+    assert_eq!(levels(&found(libvirt::check, VM, &[users, groups, other])), [Level::Good]);
+    let domain = ("/etc/libvirt/qemu/vm1.xml", "<source type='unix' path='RUN_DIR/vm1.sock' mode='client'/>");
+    let foreign = found(libvirt::check, VM, &[users, groups, other, domain]);
     assert_eq!(levels(&foreign), [Level::Warning]);
     assert!(foreign[0].advice.as_ref().unwrap().contains("owner = \"libvirt-qemu:kvm\""), "{foreign:?}");
     let owned = format!("{VM}owner = \"libvirt-qemu:kvm\"\n");
-    assert_eq!(levels(&found(libvirt::check, &owned, &[users, groups])), [Level::Good]);
+    assert_eq!(levels(&found(libvirt::check, &owned, &[users, groups, domain])), [Level::Good]);
 }
 
 #[test]
@@ -171,6 +178,9 @@ fn a_socket_that_is_there_is_looked_at() {
         let machine = Machine { root: directory.path().to_owned() };
         fs::create_dir(machine.path("/etc")).unwrap();
         fs::write(machine.path("/etc/passwd"), "libvirt-qemu:x:64055:64055::/:/bin/false\n").unwrap();
+        fs::create_dir_all(machine.path("/run/libvirt/qemu")).unwrap();
+        let domain = format!("<source path=\"{}\"/>", socket.display());
+        fs::write(machine.path("/run/libvirt/qemu/vm1.xml"), domain).unwrap();
         let document = config::parse(&format!("[host]\nname = \"a\"\n{VM}")).unwrap();
         levels(&libvirt::check(&Subject {
             machine: &machine,

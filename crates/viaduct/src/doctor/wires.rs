@@ -1,6 +1,6 @@
 //! Checks network devices of wires, and the chain of MTUs from device to guest.
 
-use super::{Finding, Machine, Subject};
+use super::{Finding, Machine, Subject, others};
 use config::{Object, Target, Way, Wire};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -15,15 +15,14 @@ const OFFLOADS: &[(&str, &str)] = &[
 
 pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let workers = subject.document.host.workers.len().max(1);
-    let mut found: Vec<_> =
-        subject.nics().flat_map(|nic| wire_findings(subject.machine, nic, workers)).collect();
+    let mut found: Vec<_> = subject.nics().flat_map(|nic| wire_findings(subject, nic, workers)).collect();
     found.extend(mtu_chain(subject));
     found
 }
 
-fn wire_findings(machine: &Machine, (wire, device): (&Wire, &str), workers: usize) -> Vec<Finding> {
+fn wire_findings(subject: &Subject<'_>, (wire, device): (&Wire, &str), workers: usize) -> Vec<Finding> {
     const CHECK: &str = "wire";
-    let name = &wire.name;
+    let (machine, name) = (subject.machine, &wire.name);
     let sys = format!("/sys/class/net/{device}");
     if !machine.path(&sys).exists() {
         let advice = "see `ip -br link` for the names of devices";
@@ -56,6 +55,7 @@ fn wire_findings(machine: &Machine, (wire, device): (&Wire, &str), workers: usiz
         _ => {}
     }
     found.extend(twice(wire, device));
+    found.extend(others::check(subject, (wire, device)));
     found.extend(queues(machine, wire, workers));
     found.extend(offloads(wire));
     if found.is_empty() {
