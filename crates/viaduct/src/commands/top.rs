@@ -3,13 +3,15 @@
 use super::{Context, statistics};
 use crate::client::{Failure, connect};
 use crate::output::scaled;
-use api::v1::{StatusReply, StatusRequest, VifEntry, WorkerStats};
+use api::v1::{DropCount, StatusReply, StatusRequest, VifEntry, WorkerStats};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
+use ratatui::text::Text;
 use ratatui::widgets::{Block, Cell, Clear, Padding, Paragraph, Row, Table};
-use std::cmp::Ordering;
+use std::borrow::Cow;
+use std::cmp::{Ordering, Reverse};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -184,10 +186,15 @@ impl<'a> Line<'a> {
 
     fn row(&self) -> Row<'a> {
         let texts = (0..FIRST_RATE).map(|column| Cell::from(self.text(column).to_owned()));
-        let cells = texts.chain(self.rates.iter().map(|rate| Cell::from(scaled(*rate))));
+        let cells = texts.chain(self.rates.iter().map(|rate| number(scaled(*rate))));
         let is_well = self.vif.up && self.vif.fault.is_none();
         Row::new(cells).style(if is_well { Style::new() } else { Style::new().dim() })
     }
+}
+
+/// Makes the cell of a number: right-aligned, so that numbers below each other compare.
+fn number(text: impl Into<Cow<'static, str>>) -> Cell<'static> {
+    Cell::from(Text::from(text.into()).right_aligned())
 }
 
 /// Returns the interfaces in the chosen order.
@@ -242,7 +249,11 @@ fn interfaces<'a>(screen: &'a Screen, view: &mut View, area: Rect) -> Table<'a> 
     let title = |(i, title): (usize, &str)| {
         if i == view.sorted_by { format!("{title}{mark}") } else { title.to_owned() }
     };
-    let titles = TITLES.into_iter().enumerate().map(title);
+    let titled = |(i, name)| {
+        let title = title((i, name));
+        if i < FIRST_RATE { Cell::from(title) } else { number(title) }
+    };
+    let titles = TITLES.into_iter().enumerate().map(titled);
     let widths = [16, 8, 6, 14, 9, 9, 9, 9, 9].map(Constraint::Length);
     let rows: Vec<_> = lines[view.scrolled..last].iter().map(Line::row).collect();
     Table::new(rows, widths)
@@ -266,33 +277,39 @@ fn workers_table(screen: &Screen) -> Table<'_> {
         let busy = |of: &WorkerStats| of.cycles.unwrap_or_default().busy;
         let cycles = (busy(worker).saturating_sub(busy(old))) as f64 / screen.seconds;
         let packets = rate(|w| w.packets);
-        Row::new([
+        let cells = [
             worker.worker.to_string(),
             worker.cpu.map_or_else(|| "-".to_owned(), |cpu| cpu.to_string()),
             format!("{:.0} %", load(old, worker)),
             scaled(packets),
             scaled(rate(|w| w.drops)),
             if packets > 0.0 { scaled(cycles / packets) } else { "-".to_owned() },
-        ])
+        ];
+        Row::new(cells.map(number))
     });
     let widths = [8, 6, 8, 10, 10, 14].map(Constraint::Length);
-    let titles = ["WORKER", "CPU", "LOAD", "pkt/s", "DROPS/s", "CYCLES/pkt"];
+    let titles = ["WORKER", "CPU", "LOAD", "pkt/s", "DROPS/s", "CYCLES/pkt"].map(number);
     Table::new(rows, widths).header(Row::new(titles).bold()).block(Block::bordered())
 }
 
 fn drop_reasons(screen: &Screen) -> Table<'_> {
-    let rows = screen.now.reasons.iter().map(|reason| {
+    let new = |reason: &DropCount| {
         let old = screen.before.reasons.iter().find(|old| old.reason == reason.reason);
-        let rate = reason.packets.saturating_sub(old.map_or(0, |old| old.packets)) as f64 / screen.seconds;
+        reason.packets.saturating_sub(old.map_or(0, |old| old.packets))
+    };
+    // The sort is stable, and the daemon's order is that of the totals.
+    let mut reasons: Vec<_> = screen.now.reasons.iter().map(|reason| (new(reason), reason)).collect();
+    reasons.sort_by_key(|(new, _)| Reverse(*new));
+    let rows = reasons.into_iter().map(|(new, reason)| {
         Row::new([
-            Cell::from(scaled(rate)),
-            Cell::from(reason.packets.to_string()),
+            number(scaled(new as f64 / screen.seconds)),
+            number(reason.packets.to_string()),
             Cell::from(reason.reason.as_str()),
             Cell::from(reason.help.as_str()),
         ])
     });
     let widths = [Constraint::Length(9), Constraint::Length(12), Constraint::Length(20), Constraint::Min(20)];
-    let titles = ["DROPS/s", "TOTAL", "REASON", "MEANING"];
+    let titles = [number("DROPS/s"), number("TOTAL"), Cell::from("REASON"), Cell::from("MEANING")];
     Table::new(rows, widths).header(Row::new(titles).bold()).block(Block::bordered())
 }
 
@@ -328,8 +345,12 @@ mod tests {
     }
 
     fn shown(view: &mut View) -> String {
+        on_screen(&screen(), view)
+    }
+
+    fn on_screen(screen: &Screen, view: &mut View) -> String {
         let mut terminal = Terminal::new(TestBackend::new(120, 24)).unwrap();
-        terminal.draw(|frame| draw(frame, &screen(), view)).unwrap();
+        terminal.draw(|frame| draw(frame, screen, view)).unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y| (0..120).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..24).map(line).collect::<Vec<_>>().join("\n")
@@ -363,6 +384,25 @@ mod tests {
         let text = shown(&mut view);
         assert!(!text.contains("vm00") && text.contains("vm29") && text.contains("of 30"), "{text}");
         assert!(view.scrolled < 30, "no further than the end");
+    }
+
+    #[test]
+    fn numbers_are_right_aligned() {
+        let text = shown(&mut View { sorted_by: FIRST_RATE, ..View::default() });
+        let end = |what: &str| text.lines().find_map(|line| Some(line.find(what)? + what.len()));
+        assert_eq!((end("RX pkt/sv"), end(" 500")), (end(" 3.00k"), end("RX pkt/sv")), "{text}");
+    }
+
+    #[test]
+    fn present_drops_come_first() {
+        let count =
+            |reason: &str, packets| DropCount { reason: reason.into(), packets, ..DropCount::default() };
+        let mut screen = screen();
+        screen.before.reasons = vec![count("long_ago", 900), count("now", 10)];
+        screen.now.reasons = vec![count("long_ago", 900), count("now", 12)];
+        let text = on_screen(&screen, &mut View::default());
+        let line = |what: &str| text.lines().position(|line| line.contains(what));
+        assert!(line(" now ").unwrap() < line(" long_ago ").unwrap(), "{text}");
     }
 
     #[test]
