@@ -49,6 +49,7 @@ class Demo:
         self.at = "the start"
         self.guests = {}
         self.table = []
+        self.translated = set()
 
     @contextmanager
     def step(self, title):
@@ -85,6 +86,8 @@ class Demo:
                 for name, host in places.items()
                 if self.kind(host, name) == "vhost"
             }
+            if machines and vm.accelerator() != "kvm":
+                self.translated = set(machines)
             for name, host in places.items():
                 if name not in machines:
                     self.guests[name] = self.lab.container(host, name)
@@ -373,10 +376,12 @@ class Demo:
         with self.step("all of it"):
             self.say(f"{'from':<12}{'to':<14}{'path':<24}{'round trip':>12}{'iperf3':>16}")
             for row in self.table:
-                self.say("{source:<12}{target:<14}{path:<24}{latency:>9.3f} ms{rate:>16}".format(**row))
-            if self.machines and vm.accelerator() != "kvm":
+                ends = {end: row[end] + "*" * (row[end] in self.translated) for end in ("source", "target")}
+                self.say("{source:<12}{target:<14}{path:<24}{latency:>9.3f} ms{rate:>16}".format(**row | ends))
+            if self.translated:
                 self.say(
-                    "\nThe virtual machines run without KVM, which is slow: their rates say nothing about Viaduct."
+                    "\n* a virtual machine that QEMU translates, because there is no KVM: slow, and its figures say "
+                    "nothing about Viaduct"
                 )
 
     def ping(self, source, target, address, path=None, note=""):
