@@ -1,7 +1,9 @@
 /* Quality of service of OVS's ports. OVS polices and shapes only packets that it forwards itself, and tells no driver
- * about it. So a thread reads its database, by the socket from which this OVS reads it, and tells viaductd which ports
- * have any: flows of these then stay with OVS. */
+ * about it. So a thread reads its database where this OVS reads it, and tells viaductd which ports have any: flows of
+ * these then stay with OVS. */
 #include <errno.h>
+#include <limits.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +13,12 @@
 
 #include "viaduct.h"
 
-#define DEFAULT_DATABASE "/var/run/openvswitch/db.sock"
+#define DEFAULT_RUN_DIR_OF_OVS "/var/run/openvswitch"
+#define DEFAULT_PORT "6640"
 /* Pause between attempts to connect, milliseconds. */
 #define PAUSE 500
+/* Longest silence on a TCP connection, seconds. The database then asks for a sign of life. */
+#define SILENCE 30
 /* Longest message of the database, bytes. */
 #define LONGEST (64u << 20)
 /* Deepest nesting of its values. */
@@ -34,7 +39,9 @@ static const char ask[] =
 	"\"columns\":[" COLUMNS_OF_PORTS "]}]}";
 static const char echo[] = "{\"id\":\"echo\",\"result\":[],\"error\":null}";
 
-/* Names of devices with quality of service. */
+#define DEVICES "net_viaduct"
+
+/* Devices of this driver in the database. */
 struct found {
 	struct {
 		char device[VIADUCT_NAME];
@@ -43,19 +50,44 @@ struct found {
 	size_t count;
 };
 static struct found found;
+static bool was_read;
+static bool unread; /* nobody knows what the database says now */
 static pthread_mutex_t found_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Returns what OVS does to packets of the port with this device. */
 uint32_t ovsdb_qos(const char *device)
 {
-	uint32_t qos = 0;
+	uint32_t qos;
 
 	pthread_mutex_lock(&found_lock);
+	qos = unread ? VIADUCT_QOS_UNKNOWN : 0;
 	for (size_t i = 0; i < found.count; i++)
 		if (strcmp(found.all[i].device, device) == 0)
 			qos |= found.all[i].qos;
 	pthread_mutex_unlock(&found_lock);
 	return qos;
+}
+
+/* Returns the number of devices in the database. -1: it was not read. */
+int ovsdb_devices(void)
+{
+	int count;
+
+	pthread_mutex_lock(&found_lock);
+	count = was_read ? (int)found.count : -1;
+	pthread_mutex_unlock(&found_lock);
+	return count;
+}
+
+bool ovsdb_has(const char *device)
+{
+	bool has = false;
+
+	pthread_mutex_lock(&found_lock);
+	for (size_t i = 0; i < found.count && !has; i++)
+		has = strcmp(found.all[i].device, device) == 0;
+	pthread_mutex_unlock(&found_lock);
+	return has;
 }
 
 static const char *blank(const char *at)
@@ -181,7 +213,7 @@ static void take_answer(const char *result)
 			qos |= VIADUCT_QOS_IN;
 		if (is_shaped(ports, member(row, "_uuid")))
 			qos |= VIADUCT_QOS_OUT;
-		if (qos == 0 || length == 0 || length >= VIADUCT_NAME)
+		if (length >= VIADUCT_NAME || strncmp(device == NULL ? "" : device + 1, DEVICES, strlen(DEVICES)) != 0)
 			continue;
 		more = realloc(fresh.all, (fresh.count + 1) * sizeof(*fresh.all));
 		if (more == NULL)
@@ -193,9 +225,12 @@ static void take_answer(const char *result)
 	pthread_mutex_lock(&found_lock);
 	old = found;
 	found = fresh;
+	was_read = true;
+	unread = false;
 	pthread_mutex_unlock(&found_lock);
 	free(old.all);
 	sessions_look_at_qos();
+	sessions_tell_settled();
 }
 
 static bool say(int to, const char *text)
@@ -257,56 +292,101 @@ out:
 	free(text);
 }
 
-/* Sets the path of the database's socket, as in the arguments of this OVS. Returns false if this program is no OVS, or
- * its database has no socket in the file system. */
-static bool find_database(char *path, size_t size)
+/* Notes that the database can't be read, which viaductd shows. */
+static void do_without(void)
 {
-	static char arguments[1 << 16];
+	pthread_mutex_lock(&found_lock);
+	unread = true;
+	pthread_mutex_unlock(&found_lock);
+	sessions_look_at_qos();
+}
+
+/* Returns the place of the database, as in the arguments of this OVS. NULL: this program is no OVS. */
+static const char *find_database(void)
+{
+	static char arguments[1 << 16], usual[PATH_MAX];
 	FILE *file = fopen("/proc/self/cmdline", "re");
 	size_t length = file == NULL ? 0 : fread(arguments, 1, sizeof(arguments) - 1, file);
-	const char *name = strrchr(arguments, '/');
-	const char *where = DEFAULT_DATABASE;
+	const char *name = strrchr(arguments, '/'), *run_dir = getenv("OVS_RUNDIR");
 
 	if (file != NULL)
 		fclose(file);
 	if (strncmp(name == NULL ? arguments : name + 1, "ovs-vswitchd", strlen("ovs-vswitchd")) != 0)
-		return false;
-	for (const char *at = arguments; at < arguments + length; at += strlen(at) + 1) {
-		if (strncmp(at, "unix:", 5) == 0) {
-			where = at + 5;
-			break;
-		}
-		if (strncmp(at, "tcp:", 4) == 0 || strncmp(at, "ssl:", 4) == 0) {
-			LOG(WARNING, "%s is not read: set no policing and no QoS for Viaduct's ports\n", at);
-			return false;
+		return NULL;
+	for (const char *at = arguments; at < arguments + length; at += strlen(at) + 1)
+		if (strncmp(at, "unix:", 5) == 0 || strncmp(at, "tcp:", 4) == 0 || strncmp(at, "ssl:", 4) == 0)
+			return at;
+	snprintf(usual, sizeof(usual), "unix:%s/db.sock", run_dir == NULL ? DEFAULT_RUN_DIR_OF_OVS : run_dir);
+	return usual;
+}
+
+static int connect_unix(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = -1;
+
+	if ((size_t)snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) < sizeof(address.sun_path))
+		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* Connects to HOST:PORT or [ADDRESS]:PORT, or to the default port. */
+static int connect_tcp(const char *where)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *all = NULL;
+	struct timeval silence = {.tv_sec = SILENCE};
+	char host[256], *port, *end;
+	int fd = -1;
+
+	snprintf(host, sizeof(host), "%.255s", *where == '[' ? where + 1 : where);
+	end = strchr(host, ']');
+	port = strchr(end == NULL ? host : end, ':');
+	if (port != NULL)
+		*port++ = 0;
+	if (end != NULL)
+		*end = 0;
+	if (getaddrinfo(host, port == NULL ? DEFAULT_PORT : port, &hints, &all) != 0)
+		return -1;
+	for (struct addrinfo *one = all; one != NULL && fd < 0; one = one->ai_next) {
+		fd = socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol);
+		if (fd >= 0 && connect(fd, one->ai_addr, one->ai_addrlen) != 0) {
+			close(fd);
+			fd = -1;
 		}
 	}
-	return (size_t)snprintf(path, size, "%s", where) < size;
+	freeaddrinfo(all);
+	if (fd >= 0)
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof(silence));
+	return fd;
 }
 
 static void *run_ovsdb(void *argument)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const char *where = find_database();
 	bool told = false;
 
 	(void)argument;
-	if (!find_database(address.sun_path, sizeof(address.sun_path)))
+	if (where == NULL)
 		return NULL;
-	for (;;) {
-		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	while (strncmp(where, "ssl:", 4) != 0) {
+		int fd = strncmp(where, "tcp:", 4) == 0 ? connect_tcp(where + 4) : connect_unix(where + 5);
 
-		if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
+		if (fd >= 0) {
 			told = false;
 			follow(fd);
+			close(fd);
 		} else if (!told) {
-			LOG(WARNING, "%s: %s: policing and QoS of ports are unknown until it answers\n", address.sun_path,
-			    strerror(errno));
+			LOG(WARNING, "%s does not answer: policing and QoS of ports are unknown until it does\n", where);
+			do_without();
 			told = true;
 		}
-		if (fd >= 0)
-			close(fd);
 		usleep(PAUSE * 1000);
 	}
+	LOG(WARNING, "%s can't be read here: policing and QoS of Viaduct's ports have no effect\n", where);
+	do_without();
 	return NULL;
 }
 

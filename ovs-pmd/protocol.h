@@ -35,6 +35,7 @@ enum viaduct_request {
 	/* Only to a viaductd of level 1. */
 	VIADUCT_PORT_QOS = 9,
 	VIADUCT_COUNT = 10, /* brings the file of counters up to date; the request is its header */
+	VIADUCT_SETTLED = 11, /* all ports in OVS's database are open; the request is its header */
 };
 
 /* The start of each request. */
@@ -67,6 +68,7 @@ struct viaduct_port {
  * what leaves by the port. */
 #define VIADUCT_QOS_IN 1u
 #define VIADUCT_QOS_OUT 2u
+#define VIADUCT_QOS_UNKNOWN 4u /* the driver can't read OVS's database, so nobody knows */
 
 struct viaduct_port_open {
 	struct viaduct_header header;

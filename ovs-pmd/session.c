@@ -30,10 +30,12 @@
 /* How long requests wait for others to go in the same message, milliseconds. */
 #define GATHER_SENT 1
 /* Counters that OVS reads are at most this old, and how long it waits for them, milliseconds. If they do not come in
- * time, nobody waits again for the longer time. */
+ * time, nobody waits again for the longer time. While OVS reads many, it does not wait for counters as long as they are
+ * no older than RECENT: it takes a slow dump as a reason to delete flows. */
 #define FRESH 10
+#define RECENT 20
 #define WAIT_FRESH 20
-#define WAIT_AGAIN 1000
+#define WAIT_AGAIN 200
 /* How often links are looked at, milliseconds. */
 #define LOOK_AT_LINKS 200
 
@@ -246,25 +248,47 @@ static int64_t milliseconds(void)
 	return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-/* Asks viaductd to bring the counters up to date, and waits for that until the given time. Returns whether it did. The
- * caller holds the lock. */
-static bool count_now(struct session *session, int64_t until)
+/* Asks viaductd to bring the counters up to date, unless it has been asked. Returns false if it can't be asked. Here and
+ * below, the caller holds the lock. */
+static bool ask_to_count(struct session *session)
 {
 	struct viaduct_header request = {.kind = VIADUCT_COUNT};
-	struct pollfd answers = {.fd = session->socket, .events = POLLIN};
-	uint32_t target;
 
-	if (session->socket < 0 || session->broken || session->level == 0 ||
-	    session_send(session, &request, sizeof(request), NULL) != 0)
+	if (session->socket < 0 || session->broken || session->level == 0)
 		return false;
-	target = session->oldest + session->waiting;
+	if (session->counting)
+		return true;
+	session->asked_at = milliseconds();
+	if (session_send(session, &request, sizeof(request), NULL) != 0)
+		return false;
+	session->counting = true;
+	session->counted_by = session->oldest + session->waiting;
+	return true;
+}
+
+/* Reads the answers that are there. Returns whether the counters are up to date. */
+static bool has_counted(struct session *session)
+{
 	session_collect(session, false);
-	while ((int32_t)(target - session->oldest) > 0) {
+	if (session->broken || (int32_t)(session->counted_by - session->oldest) > 0)
+		return false;
+	session->counting = false;
+	atomic_store(&session->counted_at, session->asked_at);
+	return true;
+}
+
+/* Brings the counters up to date, and waits for that until the given time. Returns whether they are. */
+static bool count_now(struct session *session, int64_t until)
+{
+	struct pollfd answers = {.fd = session->socket, .events = POLLIN};
+
+	if (!ask_to_count(session))
+		return false;
+	while (!has_counted(session)) {
 		int64_t left = until - milliseconds();
 
 		if (session->broken || left <= 0 || poll(&answers, 1, left) <= 0)
 			return false;
-		session_collect(session, false);
 	}
 	return true;
 }
@@ -279,6 +303,14 @@ void session_count(struct session *session)
 	/* One thread asks. Another goes on at once, or waits for the first one by the lock. */
 	if (now < due)
 		return;
+	if (now - atomic_load(&session->counted_at) <= RECENT) {
+		if (pthread_mutex_trylock(&session->lock) != 0)
+			return;
+		if (atomic_load(&session->next_count) == due && ask_to_count(session))
+			atomic_store(&session->next_count, has_counted(session) ? session->asked_at + FRESH : now + 1);
+		pthread_mutex_unlock(&session->lock);
+		return;
+	}
 	clock_gettime(CLOCK_REALTIME, &end);
 	end.tv_nsec += WAIT_FRESH * 1000000;
 	end.tv_sec += end.tv_nsec / 1000000000;
@@ -417,6 +449,7 @@ static int open_port(struct session *session, struct port *port)
 	memcpy(port->mac.addr_bytes, answer.mac, sizeof(answer.mac));
 	port->refused = false;
 	port->open = true;
+	session->settled = false;
 	rings_put(port, rings);
 	/* This viaductd does not know the MTU. If it refuses it, it has the port nevertheless. */
 	if (port->mtu != 0)
@@ -505,6 +538,7 @@ static int begin(struct session *session, int error, struct greeting *greeting)
 		session->together = greeting->together;
 		session->level = greeting->level;
 		atomic_store(&session->next_count, 0);
+		atomic_store(&session->counted_at, INT64_MIN / 2);
 		greeting->socket = -1;
 	}
 	close_files((int[]){greeting->socket, greeting->counters});
@@ -581,6 +615,35 @@ void sessions_look_at_qos(void)
 	pthread_mutex_unlock(&sessions_lock);
 }
 
+/* Tells viaductd once all ports are open that OVS has in its database: flows of an earlier OVS to other ports then have
+ * no owner any more. */
+void sessions_tell_settled(void)
+{
+	struct viaduct_header request = {.kind = VIADUCT_SETTLED};
+	struct session *session;
+	struct port *port;
+	int missing;
+
+	pthread_mutex_lock(&sessions_lock);
+	missing = ovsdb_devices();
+	LIST_FOREACH (session, &sessions, next) {
+		pthread_mutex_lock(&session->lock);
+		LIST_FOREACH (port, &session->ports, next)
+			missing -= port->open && ovsdb_has(port_device(port));
+		pthread_mutex_unlock(&session->lock);
+	}
+	LIST_FOREACH (session, &sessions, next) {
+		pthread_mutex_lock(&session->lock);
+		if (missing == 0 && !session->settled && session->level > 0 &&
+		    session_send(session, &request, sizeof(request), NULL) == 0) {
+			session->settled = true;
+			session_collect(session, false); /* nothing may follow in its message */
+		}
+		pthread_mutex_unlock(&session->lock);
+	}
+	pthread_mutex_unlock(&sessions_lock);
+}
+
 /* Notes that the session is over: links are down, and OVS forwards what it can. */
 static void end(struct session *session)
 {
@@ -594,6 +657,7 @@ static void end(struct session *session)
 		port->open = false;
 	}
 	session->waiting = 0;
+	session->counting = false;
 	session->gathered_length = session->gathered_count = 0;
 	memset(session->vouched, 0, sizeof(session->vouched));
 	counters_release(session->counters);
@@ -605,13 +669,13 @@ static void end(struct session *session)
 	session->broken = false;
 }
 
-/* Waits until the session with this socket ends, or for `pause` milliseconds (-1: without end). Meanwhile it sends
- * gathered requests, and looks at links. Returns whether the session is over. The caller does not hold the lock. */
 static int shorter(int64_t left)
 {
 	return left < 0 || left > LOOK_AT_LINKS ? LOOK_AT_LINKS : left;
 }
 
+/* Waits until the session with this socket ends, or for `pause` milliseconds (-1: without end). Meanwhile it sends
+ * gathered requests, and looks at links. Returns whether the session is over. The caller does not hold the lock. */
 static bool watch(struct session *session, int socket, int pause)
 {
 	struct pollfd wanted[] = {{.fd = socket, .events = POLLRDHUP}, {.fd = session->bell, .events = POLLIN}};
@@ -667,6 +731,8 @@ static void *run(void *argument)
 			pause = all ? PAUSE_FIRST : PAUSE_REFUSED;
 		socket = session->socket;
 		pthread_mutex_unlock(&session->lock);
+		if (all)
+			sessions_tell_settled();
 
 		if (watch(session, socket, all ? -1 : pause)) {
 			pthread_mutex_lock(&session->lock);
@@ -748,6 +814,7 @@ int session_add(struct session *session, struct port *port)
 	if (error == 0)
 		LIST_INSERT_HEAD(&session->ports, port, next);
 	pthread_mutex_unlock(&session->lock);
+	sessions_tell_settled();
 	return error;
 }
 

@@ -90,7 +90,13 @@ struct session {
 	uint32_t oldest, waiting; /* place of the oldest, and number of requests */
 	uint32_t together; /* most requests in a message */
 	uint16_t level; /* of viaductd's protocol */
+	bool settled; /* viaductd knows that all ports are open */
 	_Atomic int64_t next_count; /* when the counters are brought up to date again, milliseconds */
+	_Atomic int64_t counted_at; /* when they were last up to date */
+	/* Whether viaductd has been asked to bring them up to date, when, and the place after that request. */
+	bool counting;
+	int64_t asked_at;
+	uint32_t counted_by;
 	/* Requests to be sent soon in one message, by the thread if nobody else does. */
 	uint8_t gathered[VIADUCT_MESSAGE];
 	size_t gathered_length;
@@ -130,12 +136,15 @@ int session_send(struct session *session, void *request, size_t length, struct r
 void session_collect(struct session *session, bool all);
 void session_count(struct session *session);
 void sessions_look_at_qos(void);
+void sessions_tell_settled(void);
 void counters_release(struct counters *counters);
 void *map_file(int file, uint64_t length, int access);
 
 /* ovsdb.c */
 void ovsdb_begin(void);
 uint32_t ovsdb_qos(const char *device);
+int ovsdb_devices(void);
+bool ovsdb_has(const char *device);
 
 /* ring.c */
 struct rings *rings_map(int file, int bell, uint32_t slots);

@@ -1,5 +1,6 @@
 /* Tests the driver against a viaductd that misbehaves, a thread of this program. Runs without DPDK's environment. */
 #include <assert.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <sys/mman.h>
@@ -21,6 +22,7 @@ static struct {
 	bool silent; /* answers a request for an MTU only when `go_on` is posted */
 	bool mute;   /* answers no request for a flow */
 	bool stopped; /* greets nobody before `go_on` is posted */
+	bool busy;    /* brings counters up to date only when `go_on` is posted */
 } wrong;
 /* Answers about flows: for how many more it vouches, and whether it refuses them. */
 static uint32_t vouches, refuses;
@@ -32,6 +34,7 @@ static uint32_t requests_together, most_requests;
 static _Atomic uint32_t creates, aheads, destroys;
 static sem_t go_on, asked;
 static struct viaduct_port last_mtu, last_link, last_qos;
+static _Atomic uint32_t settled; /* how often it was told that all ports are open */
 static struct viaduct_flow_destroy last_destroy;
 /* Level of its protocol, how often it was asked for counters, and what it then sets them to. */
 static uint16_t level = VIADUCT_LEVEL;
@@ -159,8 +162,13 @@ static void serve(int socket)
 		} else if (request->kind == VIADUCT_COUNT) {
 			assert(level > 0);
 			counts_asked++;
+			if (wrong.busy)
+				sem_wait(&go_on);
 			if (fresh.packets != 0)
 				counters[COUNTERS - 1] = fresh;
+		} else if (request->kind == VIADUCT_SETTLED) {
+			assert(level > 0 && taken == there);
+			settled++;
 		} else if (request->kind == VIADUCT_PORT_QOS) {
 			assert(level > 0);
 			memcpy(&last_qos, buffer, sizeof(last_qos));
@@ -462,11 +470,25 @@ static void counting(struct session *session, struct port *port)
 	for (int i = 0; i < 100; i++)
 		ask_count(dev, flow, true);
 	assert(counts_asked < 50);
+	/* While OVS reads many, it does not wait for each look. */
+	session_collect(session, true);
+	session->counting = false;
+	wrong.busy = true;
+	fresh = (struct viaduct_counter){109, 10900};
+	session->next_count = 0;
+	session->counted_at = milliseconds() + 1000;
+	assert(ask_count(dev, flow, true).hits == 0 && session->counting);
+	assert(session->next_count <= milliseconds() + 1);
+	sem_post(&go_on);
+	session_collect(session, true);
+	wrong.busy = false;
+	session->next_count = 0;
+	assert(ask_count(dev, flow, true).hits == 2);
 	fresh.packets = 0;
 	counters[COUNTERS - 1] = (struct viaduct_counter){110, 11000};
 	assert(destroy(dev, flow, &error) == 0);
 	session_collect(session, true);
-	assert(last_destroy.packets == 107 && last_destroy.bytes == 10700);
+	assert(last_destroy.packets == 109 && last_destroy.bytes == 10900);
 
 	end(session);
 	level = 0;
@@ -544,6 +566,42 @@ static void quality(struct session *session, struct port *port)
 	assert(last_qos.port == port->handle && last_qos.qos == VIADUCT_QOS_OUT);
 	look_at_qos(session);
 	assert(port->qos == 0 && last_qos.qos == 0);
+
+	/* viaductd hears of a database that can't be read, and that it can be read again. */
+	LIST_INSERT_HEAD(&sessions, session, next);
+	do_without();
+	assert(last_qos.qos == VIADUCT_QOS_UNKNOWN && ovsdb_qos("net_viaduct2") == (VIADUCT_QOS_OUT | VIADUCT_QOS_UNKNOWN));
+	assert(handle(-1, answer) && last_qos.qos == 0);
+
+	/* It hears once that no port is missing that the database has. */
+	session_collect(session, true);
+	assert(settled == 0);
+	for (int i = 0; i < 2; i++)
+		assert(handle(-1, "{\"id\":\"ask\",\"error\":null,\"result\":[{\"rows\":[]},{\"rows\":[]}]}"));
+	session_collect(session, true);
+	assert(settled == 1);
+	LIST_REMOVE(session, next);
+}
+
+/* Checks that a database by TCP is found in the forms that Open vSwitch takes. */
+static void by_tcp(void)
+{
+	struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
+	socklen_t length = sizeof(here);
+	const char *const forms[] = {"127.0.0.1:%d", "[127.0.0.1]:%d", "localhost:%d"};
+	char where[64];
+
+	assert(bind(listener, (void *)&here, length) == 0 && listen(listener, 4) == 0);
+	assert(getsockname(listener, (void *)&here, &length) == 0);
+	for (size_t i = 0; i < RTE_DIM(forms); i++) {
+		snprintf(where, sizeof(where), forms[i], ntohs(here.sin_port));
+		fd = connect_tcp(where);
+		assert(fd >= 0 && close(fd) == 0);
+	}
+	close(listener);
+	assert(connect_tcp(where) < 0 && connect_tcp("[") < 0 && connect_tcp("") < 0);
+	assert(find_database() == NULL);
 }
 
 /* Checks that the session's thread sends requests that are too few to fill a message. */
@@ -783,6 +841,7 @@ int main(void)
 	counting(session, port);
 	closed(session, port);
 	quality(session, port);
+	by_tcp();
 	stopped(session, port);
 	aheads = 0;
 	gathered(port);

@@ -58,6 +58,14 @@ pub mod qos {
     pub const IN: u32 = 1;
     /// It has a quality of service for what leaves by the port (`qos`).
     pub const OUT: u32 = 2;
+    /// The driver can't read its database, so nobody knows.
+    pub const UNKNOWN: u32 = 4;
+
+    /// Returns the names of these, for people.
+    pub fn names(qos: u32) -> Vec<&'static str> {
+        let all = [(IN, "policing"), (OUT, "qos"), (UNKNOWN, "unknown")];
+        all.into_iter().filter(|(bit, _)| qos & bit != 0).map(|(_, name)| name).collect()
+    }
 }
 
 /// In place of a port's number: a port of a different driver.

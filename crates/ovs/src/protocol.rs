@@ -39,6 +39,7 @@ const FLOW_FLUSH: u32 = 7;
 const PORT_LINK: u32 = 8;
 const PORT_QOS: u32 = 9;
 const COUNT: u32 = 10;
+const SETTLED: u32 = 11;
 
 /// The reason why a message ends its session: no driver of ours sends such a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +114,8 @@ pub enum Request<'a> {
     },
     /// Brings the counters of flows up to date.
     Count,
+    /// Tells that the session has opened all ports that OVS has.
+    Settled,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -287,6 +290,7 @@ impl<'a> Request<'a> {
             FLOW_CREATE => Self::FlowCreate(r.create()?),
             FLOW_DESTROY => Self::FlowDestroy { flow: r.u64()?, seen: r.seen()? },
             COUNT => Self::Count,
+            SETTLED => Self::Settled,
             kind => return Err(BadMessage::Kind(kind)),
         };
         if r.0.is_empty() { Ok(request) } else { Err(BadMessage::Length) }

@@ -7,6 +7,7 @@ pub(crate) use self::counts::counts_of;
 use crate::counters::Page;
 use crate::flows::{Flows, Held, Owner, sends_to, without};
 use crate::heritage::Heritage;
+use crate::kinds::qos;
 use crate::port::Shared;
 use crate::protocol::{AHEAD, Answer, LEVEL, Request, TOGETHER, VERSION};
 use crate::ring::{Numbers, Rings, SLOTS};
@@ -50,7 +51,8 @@ pub trait Tables: Send + Sync {
 pub struct Times {
     /// After a session opened their port and did not make them again.
     pub sweep: Duration,
-    /// After a session opened its last port, if it has some of their ports, and not all.
+    /// After a session opened its last port, if it has some of their ports, and not all, and did not say that
+    /// it has no more. An Open vSwitch on a busy machine takes seconds for a port.
     pub settle: Duration,
     /// Without a session that opens their port.
     pub stale: Duration,
@@ -60,13 +62,13 @@ impl Default for Times {
     fn default() -> Self {
         Self {
             sweep: Duration::from_secs(20),
-            settle: Duration::from_secs(1),
+            settle: Duration::from_secs(10),
             stale: Duration::from_secs(300),
         }
     }
 }
 
-/// Pause between warnings in the log about ports that do not exist.
+/// Pause between warnings in the log about drivers.
 const WARNS: Duration = Duration::from_secs(5);
 
 pub(crate) struct Entry {
@@ -125,17 +127,21 @@ pub struct State {
     /// Sessions that must end because a port of theirs is gone. Their drivers then open all ports again.
     ended: Vec<u64>,
     pub(crate) refused: BTreeMap<(String, &'static str), (u64, String)>,
-    /// Time of the last warning about a port that does not exist.
+    /// Time of the last warning about a driver.
     warned: Option<Instant>,
 }
 
-/// Logs why a driver does not get a port, because OVS shows the reason only in its own log. A driver may ask
-/// without end, so the log is written only once in a while.
+/// Logs a warning about a driver, which may cause it without end, so the log is written only once in a while.
 fn warn_of(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
     if last.is_none_or(|last| now.saturating_duration_since(last) >= WARNS) {
-        tracing::warn!(session, "Open vSwitch does not get a port: {text}");
+        tracing::warn!(session, "{text}");
         *last = Some(now);
     }
+}
+
+/// Logs why a driver does not get a port, because OVS shows the reason only in its own log.
+fn warn_of_port(last: &mut Option<Instant>, session: u64, text: &str, now: Instant) {
+    warn_of(last, session, &format!("Open vSwitch does not get a port: {text}"), now);
 }
 
 impl State {
@@ -288,8 +294,9 @@ impl State {
             Request::PortClose { port } => self.close_port(id, port, now).into(),
             Request::PortMtu { port, mtu } => self.set_mtu(id, port, mtu).into(),
             Request::PortLink { port, down } => self.set_link(id, port, down).into(),
-            Request::PortQos { port, qos } => self.set_qos(id, port, qos).into(),
+            Request::PortQos { port, qos } => self.set_qos(id, port, qos, now).into(),
             Request::Count => self.count(now).into(),
+            Request::Settled => self.settle(id, now).into(),
             Request::FlowFlush { port } => self.flush(id, port, now).into(),
             Request::Hello { .. } | Request::FlowCreate(_) | Request::FlowDestroy { .. } => gone().into(),
         }
@@ -310,12 +317,12 @@ impl State {
         }
         let Some(entry) = self.ports.get_mut(&name) else {
             let text = format!("there is no guest or wire {name:?} with mode = \"ovs\"");
-            warn_of(&mut self.warned, id, &text, now);
+            warn_of_port(&mut self.warned, id, &text, now);
             return Answer::refuse(Errno::NODEV, text).into();
         };
         if let Some(other) = entry.session {
             let text = format!("\"{name}\" is open already, in session {other}");
-            warn_of(&mut self.warned, id, &text, now);
+            warn_of_port(&mut self.warned, id, &text, now);
             return Answer::refuse(Errno::BUSY, text).into();
         }
         let made =
@@ -470,6 +477,7 @@ impl State {
                 flows: own.len(),
                 stale,
                 malformed: entry.shared.malformed(),
+                qos: qos::names(entry.qos),
                 refused: refused
                     .map(|((_, reason), (count, last))| RefusedCount {
                         reason,

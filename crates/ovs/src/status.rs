@@ -36,6 +36,8 @@ pub struct PortStatus {
     pub stale: usize,
     /// Messages in its ring that were not packets.
     pub malformed: u64,
+    /// What OVS does to its packets, in words: only to those that it forwards itself.
+    pub qos: Vec<&'static str>,
     pub refused: Vec<RefusedCount>,
 }
 

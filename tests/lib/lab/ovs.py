@@ -92,18 +92,22 @@ class Ovs:
         core = hex(1 << self.core)
         return {**SETTINGS, "pmd-cpu-mask": core, "dpdk-lcore-mask": core}
 
-    def start_database(self):
+    def serve_database(self, *options):
         here = self.directory
-        run([*SYSTEM, "ovsdb-tool", "create", here / "conf.db", SCHEMA])
-        self._run("ovsdb-server", here / "conf.db", f"--remote=punix:{here}/db.sock", f"--unixctl={here}/db.ctl")
+        remote = f"--remote=punix:{here}/db.sock"
+        self._run("ovsdb-server", here / "conf.db", remote, f"--unixctl={here}/db.ctl", *options)
         self._wait((here / "db.sock").exists, "the database")
+
+    def start_database(self):
+        run([*SYSTEM, "ovsdb-tool", "create", self.directory / "conf.db", SCHEMA])
+        self.serve_database()
         prefix = self.namespace.name
         words = [f"other_config:{name}={value.format(prefix=prefix)}" for name, value in self.settings().items()]
         self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *words)
 
-    def start_switch(self, *options):
+    def start_switch(self, *options, database=None):
         here = self.directory
-        self._run(DAEMON, f"unix:{here}/db.sock", f"--unixctl={here}/vs.ctl", *options)
+        self._run(DAEMON, database or f"unix:{here}/db.sock", f"--unixctl={here}/vs.ctl", *options)
         self._wait((here / "vs.ctl").exists, "the switch")
 
     def vsctl(self, *words):

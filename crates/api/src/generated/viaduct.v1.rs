@@ -1720,6 +1720,10 @@ pub struct OvsPort {
     /// With a card: flows of which it can forward none, by reason.
     #[prost(map = "string, uint64", tag = "14")]
     pub stays: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
+    /// What Open vSwitch does only to packets that it forwards itself, so that it gets them: policing (what comes from the
+    /// port), qos (what goes to it); unknown: the driver can't read the database, and Viaduct carries out both kinds.
+    #[prost(string, repeated, tag = "15")]
+    pub qos: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Flows of a port that were refused for one reason. Open vSwitch carries them out itself.
 #[allow(clippy::all)]

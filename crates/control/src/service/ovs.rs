@@ -114,6 +114,7 @@ fn port(view: &View, status: &PortStatus, flows: &[FlowStatus]) -> v1::OvsPort {
         to_ovs_drops: counters.send_drops,
         refused: status.refused.iter().map(|refused| refused.count).sum(),
         malformed: status.malformed,
+        qos: status.qos.iter().map(|name| (*name).to_owned()).collect(),
         on_card,
         stays,
     }

@@ -1,6 +1,6 @@
 //! Flows that are left to OVS, although it was told that they are carried out here; and flows of sessions that ended.
 
-use super::{Session, State, gone};
+use super::{Session, State, gone, warn_of};
 use crate::flows::{Held, Owner, sends_to, without};
 use crate::kinds::qos;
 use crate::protocol::Answer;
@@ -49,11 +49,16 @@ impl State {
     }
 
     /// Sets what OVS does to packets of a port. It does that only to packets that it forwards itself.
-    pub(super) fn set_qos(&mut self, id: u64, number: u32, qos: u32) -> Answer {
+    pub(super) fn set_qos(&mut self, id: u64, number: u32, qos: u32, now: Instant) -> Answer {
         let Some(name) = self.name(id, number).cloned() else { return gone() };
         let Some(entry) = self.ports.get_mut(&name).filter(|entry| entry.qos != qos) else {
             return Answer::default();
         };
+        if qos & !entry.qos & qos::UNKNOWN != 0 {
+            let text =
+                "the driver can't read Open vSwitch's database: policing and QoS of its ports have no effect";
+            warn_of(&mut self.warned, id, text, now);
+        }
         entry.qos = qos;
         let Some(vif) = entry.vif else { return Answer::default() };
         let changes = self.changes_of(vif);
@@ -62,6 +67,15 @@ impl State {
             if let Change::Remove { id, .. } = change {
                 self.note(id.0, &Refused::Qos);
             }
+        }
+        Answer::default()
+    }
+
+    /// Notes that the session has no more ports: at the next look, those flows of earlier sessions go of whose
+    /// ports it has some and not all.
+    pub(super) fn settle(&mut self, id: u64, now: Instant) -> Answer {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.settled = Some(now);
         }
         Answer::default()
     }

@@ -98,6 +98,17 @@ fn flows_of_an_earlier_session_go_where_its_ports_have_other_guests() {
     assert_eq!(flows(&[("p0", "a"), ("p1", "b")], later), [1, 10]);
     assert_eq!(flows(&[("p0", "a")], later), [0; 0]);
     assert_eq!(flows(&[("p2", "c")], later), [1, 10]);
+    // It says itself that it has no more.
+    let mut world = World::new(3);
+    driver(&mut world, 1, &[("p0", "a"), ("p1", "b"), ("p2", "c")]);
+    world.create(1, &to_mac(0, 1, Some(1))).unwrap();
+    world.create(1, &to_mac(0, 2, Some(2))).unwrap();
+    world.state.end(1, world.now);
+    driver(&mut world, 2, &[("p0", "a"), ("p1", "b")]);
+    assert_eq!(macs(&world), [1, 2]);
+    assert_eq!(world.ask(2, Request::Settled), 0);
+    world.state.tick(world.now);
+    assert_eq!(macs(&world), [1]);
     // Two ports have each other's guest.
     assert_eq!(flows(&[("p0", "a"), ("p2", "b"), ("p1", "c")], soon), [0; 0]);
     // A port has a different guest, which was not there before.
@@ -139,6 +150,24 @@ fn policed_flows_are_left_to_ovs() {
     driver(&mut world, 2, &[("p0", "a"), ("p1", "b"), ("p2", "c")]);
     world.create(2, &to_mac(1, 10, Some(0))).unwrap();
     assert_eq!(macs(&world), [1, 9, 10]);
+}
+
+/// A driver that can't read the database says so, and then nothing is left to OVS.
+#[test]
+fn ports_tell_what_ovs_does_itself() {
+    let mut world = World::new(1);
+    driver(&mut world, 1, &[("p0", "a")]);
+    world.create(1, &to_mac(0, 1, Some(0))).unwrap();
+    let told = |world: &mut World, qos| {
+        assert_eq!(world.ask(1, Request::PortQos { port: 0, qos }), 0);
+        (world.state.status(world.now).ports[0].qos.clone(), macs(world))
+    };
+    assert_eq!(told(&mut world, qos::UNKNOWN), (vec!["unknown"], vec![1]));
+    assert_eq!(told(&mut world, qos::IN | qos::OUT), (vec!["policing", "qos"], vec![]));
+    assert_eq!(told(&mut world, 0), (vec![], vec![1]));
+    assert_eq!(world.ask(1, Request::PortQos { port: 0, qos: qos::OUT }), 0);
+    world.state.end(1, world.now);
+    assert_eq!(world.state.status(world.now).ports[0].qos, [""; 0]);
 }
 
 /// The page that drivers read.

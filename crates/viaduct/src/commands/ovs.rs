@@ -18,6 +18,7 @@ const PORTS: &[Column] = &[
     ("TO-OVS", "to_ovs_packets"),
     ("LOST", "to_ovs_drops"),
     ("FROM-OVS", "from_ovs_packets"),
+    ("QOS", "qos"),
     ("REFUSED", "refused"),
 ];
 
