@@ -11,6 +11,7 @@ mod learned;
 mod links;
 mod open_ports;
 mod opening;
+mod plugged;
 mod retry;
 mod seen;
 mod start;
@@ -38,6 +39,7 @@ use executor::Executor;
 use inherited::Inherited;
 use model::{ApplyError, Change, Vrf};
 use open_ports::{OnFailure, Slots, Switch};
+use plugged::Plugged;
 use start::{Beginning, choose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -99,6 +101,7 @@ struct State {
     desired: Desired,
     slots: Slots,
     inherited: Inherited,
+    plugged: Plugged,
     /// Whether there are guests on standby, and those of them that are away.
     standby: bool,
     away: BTreeSet<String>,
@@ -153,6 +156,7 @@ impl Core {
             desired: Desired::default(),
             slots: Slots::new(),
             inherited: Inherited::default(),
+            plugged: Plugged::default(),
             standby: false,
             away: BTreeSet::new(),
         };
@@ -342,13 +346,13 @@ impl Core {
 
     /// Writes for the next daemon everything but connections. The server calls it about once a second.
     pub(crate) fn keep(&self) {
-        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view()));
+        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), false));
     }
 
     /// Does the same as `keep` at the daemon's end, after the workers have flushed their counts.
     pub fn leave(&self) {
         self.executor.settle();
-        self.keep();
+        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), true));
     }
 
     /// Puts `next` in force for a client of the API. If only routes change, the cost depends on their number
@@ -391,8 +395,8 @@ impl Core {
         let remade: Vec<_> = switch.remade().cloned().collect();
         state.inherited.follow(&state.desired, &desired, &*self.executor);
         if let Some(opened) = how.carryover {
-            let carry =
-                Carry::begin((opened, Early::default()), &desired, &*self.executor, &mut state.inherited);
+            let to = (&mut state.inherited, &state.plugged);
+            let carry = Carry::begin((opened, Early::default()), &desired, &*self.executor, to);
             carry.succeed();
             let _ = self.carry.set(carry);
         }

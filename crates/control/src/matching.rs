@@ -5,6 +5,7 @@ mod parse;
 
 use executor::{CaptureFilter, Filter, FlowInfo, Property};
 use model::VifId;
+use std::net::IpAddr;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Matching(Filter);
@@ -31,11 +32,22 @@ impl Matching {
         }
     }
 
-    /// Is true if a connection matches; `network` names the network of an endpoint.
-    pub(crate) fn flow(&self, flow: &FlowInfo, network: impl Fn(model::Vrf) -> String) -> bool {
+    /// Is true if a connection matches. Its ends may have other addresses `outside` their networks; `network` names the
+    /// network of an end.
+    pub(crate) fn flow(
+        &self,
+        flow: &FlowInfo,
+        outside: [Option<IpAddr>; 2],
+        network: impl Fn(model::Vrf) -> String,
+    ) -> bool {
         let (src, dst) = (flow.key.src, flow.key.dst);
         self.0.holds(&|property| match property {
-            Property::Net(side, net) => side.has(src.addr, dst.addr, |addr| net.contains(&addr)),
+            Property::Net(side, net) => {
+                let has = |addr: IpAddr| net.contains(&addr);
+                side.has((src.addr, outside[0]), (dst.addr, outside[1]), |(inside, outside)| {
+                    has(inside) || outside.is_some_and(has)
+                })
+            }
             Property::Ports(side, ports) => side.has(src.port, dst.port, |port| ports.contains(&port)),
             Property::Protocol(protocol) => *protocol == flow.key.protocol,
             Property::Ip4 => src.addr.is_ipv4(),
@@ -88,7 +100,7 @@ pub(crate) mod tests {
     }
 
     fn holds(text: &str) -> bool {
-        Matching::parse(text).unwrap().flow(&flow(), |_| "blue".to_owned())
+        Matching::parse(text).unwrap().flow(&flow(), [None; 2], |_| "blue".to_owned())
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl Viaduct for Service {
 
     async fn drop_stats(&self, request: Request<v1::DropStatsRequest>) -> Reply<v1::DropStatsReply> {
         let request = request.into_inner();
-        self.blocking(move |core| state::drops(&core.view(), &request)).await.map(Response::new)
+        self.blocking(move |core| state::drops(core, &request)).await.map(Response::new)
     }
 
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
@@ -261,7 +261,8 @@ impl Viaduct for Service {
         let text = request.into_inner().r#match;
         let found = self.blocking(move |core| flows::list(&core.view(), &text)).await?;
         let view = self.view();
-        let messages = found.into_iter().map(move |flow| Ok(flows::message(&view, &flow)));
+        let floating = flows::Floating::of(&view.tables);
+        let messages = found.into_iter().map(move |flow| Ok(flows::message(&view, &floating, &flow)));
         Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
     }
 

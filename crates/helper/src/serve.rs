@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use wire::{Attachment, Mode, Opener, TapPort, XdpError, XdpProgram, XdpSocket};
+use wire::{Attachment, Mode, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
 
 const MOST_AT_ONCE: usize = 256;
 
@@ -209,7 +209,9 @@ impl Server {
         match request {
             Request::Tap(port) => return given(self.tap(port)?),
             Request::TapState => {
-                return Ok((Reply::TapState(here.tap_state(descriptors[0].as_fd())?), Vec::new()));
+                let state = here.tap_state(descriptors[0].as_fd())?;
+                let elsewhere = self.taps.is_elsewhere(&descriptors[0]);
+                return Ok((Reply::TapState(TapState { elsewhere, ..state }), Vec::new()));
             }
             Request::Config => return given(vec![crate::config_file(&self.config)?.into()]),
             Request::Packet { index, sockets } => return given(here.packet(*index, *sockets)?),

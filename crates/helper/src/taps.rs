@@ -109,6 +109,12 @@ impl Taps {
         }
     }
 
+    /// Returns whether somebody moved a tap out of the daemon's namespace, if that is known.
+    pub(crate) fn is_elsewhere(&self, queue: &OwnedFd) -> Option<bool> {
+        let here = self.lock().here?;
+        Some(namespace_of(queue)? != here)
+    }
+
     /// Lets go of taps that the daemon did not ask for: their guests are gone.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();

@@ -175,6 +175,8 @@ pub struct PortStatus {
     pub mac: Option<[u8; 6]>,
     /// Whether calls of the kernel for the port are made aside ([`crate::Account`]).
     pub aside: bool,
+    /// Whether the device is in another network namespace than the daemon, if it can be (taps) and that is known.
+    pub elsewhere: Option<bool>,
 }
 
 /// A guest's or a wire's device. Dropping it closes it.

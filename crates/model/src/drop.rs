@@ -57,7 +57,7 @@ reasons! {
     VerbsOnly = "verbs_only", "The guest is only a verbs device, which takes UDP 4791 and answers ping.";
     ReservedMulticast = "reserved_multicast", "Link-local Ethernet group (01:80:c2:00:00:0x), which bridges do not forward.";
     SamePort = "same_port", "The destination is where the frame came from: behind the same port, or behind a tunnel as well (split horizon).";
-    NoMember = "no_member", "A flood in a network without other members that are connected.";
+    NoMember = "no_member", "A flood in a network where nobody else is connected (yet).";
     VlanUnexpected = "vlan_unexpected", "An unexpected VLAN tag: to a gateway, unknown on the wire, or a tenant's own tag from an attached network to the wire.";
     UnderlayTunnel = "underlay_tunnel", "A tenant's own tunnel packet, or its word on what fits such packets, leaving an attached network from or to an address of the underlay.";
     NoNetwork = "no_network", "The interface is in no network, or the network is gone.";

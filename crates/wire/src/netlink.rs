@@ -108,7 +108,7 @@ fn state(answer: &[u8]) -> Option<TapState> {
     let mtu = number(attributes, IFLA_MTU)?.unsigned_abs();
     let dropped = attribute(attributes, IFLA_STATS64)?.get(TX_DROPPED..TX_DROPPED + 8)?;
     let link = Link { index: word(HEADER + 4)?, mac, mtu, up: is_up(word(HEADER + 8)?) };
-    Some(TapState { link, dropped: u64::from_ne_bytes(dropped.try_into().ok()?) })
+    Some(TapState { link, dropped: u64::from_ne_bytes(dropped.try_into().ok()?), elsewhere: None })
 }
 
 struct Message(Vec<u8>);

@@ -81,6 +81,8 @@ pub struct TapState {
     pub link: Link,
     /// Number of frames that the kernel dropped because the device did not accept them.
     pub dropped: u64,
+    /// Whether it is in another network namespace than the opener, if that is known.
+    pub elsewhere: Option<bool>,
 }
 
 /// Returns an opener that opens everything in this process.
@@ -103,7 +105,9 @@ impl Opener for Here {
 
     fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState> {
         let name = attach::name(tap)?;
-        netlink::link_in(attach::namespace(tap)?.as_fd(), &name)
+        let namespace = attach::namespace(tap)?;
+        let state = netlink::link_in(namespace.as_fd(), &name)?;
+        Ok(TapState { elsewhere: attach::is_here(&namespace).ok().map(|here| !here), ..state })
     }
 
     fn configure_tap(&self, tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> io::Result<()> {

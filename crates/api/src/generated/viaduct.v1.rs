@@ -1251,6 +1251,10 @@ pub struct DropStatsReply {
     /// The last dropped packets, the newest last.
     #[prost(message, repeated, tag = "2")]
     pub log: ::prost::alloc::vec::Vec<DroppedPacket>,
+    /// Time when the counts were zero, seconds since the Unix epoch; a restart of the daemon keeps counts. Not set if an
+    /// earlier version of the daemon began them.
+    #[prost(uint64, optional, tag = "3")]
+    pub since: ::core::option::Option<u64>,
 }
 /// A dropped packet.
 #[allow(clippy::all)]
@@ -1872,6 +1876,28 @@ pub struct Flow {
     /// Whether counts of packets and bytes are lower bounds: a card forwards or forwarded some uncounted.
     #[prost(bool, tag = "16")]
     pub approximate: bool,
+    /// The end that opened it, as it is outside its network: NAT gives it another address.
+    #[prost(message, optional, tag = "17")]
+    pub source_outside: ::core::option::Option<FlowEnd>,
+    /// The other end, as it is outside its network.
+    #[prost(message, optional, tag = "18")]
+    pub destination_outside: ::core::option::Option<FlowEnd>,
+}
+/// An end of a connection after NAT.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlowEnd {
+    /// Network in which it has the address.
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// Its address there.
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// Its port there, or identifier of ICMP.
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

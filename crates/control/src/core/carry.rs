@@ -7,6 +7,7 @@ mod early;
 use super::counts::Counts;
 use super::directory::{Directory, Translation};
 use super::inherited::Inherited;
+use super::plugged::Plugged;
 use super::view::View;
 use crate::compile::Desired;
 use carryover::{Former, Opened, Own};
@@ -17,15 +18,19 @@ use model::{BridgeTarget, GATEWAY_MAC, Learn, Seconds, VifId, Vrf};
 use packet::Mac;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub const FORMAT: u32 = 1;
 /// Most connections entered at a time.
 const BATCH: usize = 4096;
+/// How many calls of [`Carry::keep`] make one look at taps.
+const LOOK_EACH: u32 = 10;
 
 /// The data written beside the connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +40,12 @@ struct Snapshot {
     macs: Vec<KnownMac>,
     /// Time of writing on the machine's monotonic clock, seconds.
     written: Seconds,
+    /// Time when the counts were zero, seconds since the Unix epoch; `None` if an earlier version began them.
+    #[serde(default)]
+    since: Option<u64>,
+    /// Guests whose tap somebody has put into another namespace.
+    #[serde(default)]
+    plugged: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,9 +89,16 @@ fn clock() -> Seconds {
     clock_gettime(ClockId::Monotonic).tv_sec as Seconds
 }
 
+/// Returns the present time in seconds since the Unix epoch.
+pub(super) fn epoch_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
 pub(super) struct Carry {
     own: Own,
     snapshot: Mutex<Snapshot>,
+    /// Counts the calls of [`Self::keep`].
+    kept: AtomicU32,
 }
 
 impl Carry {
@@ -98,8 +116,11 @@ impl Carry {
         }
     }
 
-    /// Writes counts and learned MACs, which change without a request.
-    pub(super) fn keep(&self, view: &View) {
+    /// Writes counts, learned MACs and the places of taps, which change without a request.
+    pub(super) fn keep(&self, view: &View, at_end: bool) {
+        // A look at a tap is a request to the helper.
+        let looks = at_end || self.kept.fetch_add(1, Relaxed).is_multiple_of(LOOK_EACH);
+        let plugged = looks.then(|| view.look_at_taps());
         let (counts, macs) = (Counts::of(view), view.executor.learned().into_iter().filter_map(KnownMac::of));
         let macs = macs.collect();
         let mut snapshot = self.lock();
@@ -107,6 +128,7 @@ impl Carry {
         // them only if the snapshot's names are those of the view.
         if snapshot.directory == Directory::of(&view.tables) {
             (snapshot.counts, snapshot.macs, snapshot.written) = (counts, macs, clock());
+            snapshot.plugged = plugged.unwrap_or(std::mem::take(&mut snapshot.plugged));
             self.write(&snapshot);
         }
     }
@@ -115,6 +137,11 @@ impl Carry {
     pub(super) fn resume(&self, view: &View) {
         let past = self.lock().counts.past(view);
         view.executor.enter_counts(past);
+    }
+
+    /// Returns the time when the counts were zero, seconds since the Unix epoch, if it is known.
+    pub(super) fn since(&self) -> Option<u64> {
+        self.lock().since
     }
 
     fn write(&self, snapshot: &Snapshot) {
@@ -130,11 +157,12 @@ impl Carry {
         (opened, early): (Opened, Early),
         tables: &Desired,
         executor: &dyn Executor,
-        inherited: &mut Inherited,
+        (inherited, plugged): (&mut Inherited, &Plugged),
     ) -> Self {
         let Opened { own, former, refused } = opened;
         let now = Directory::of(tables);
-        let mut snapshot = Snapshot { directory: now, written: clock(), ..Snapshot::default() };
+        let since = Some(epoch_seconds());
+        let mut snapshot = Snapshot { directory: now, written: clock(), since, ..Snapshot::default() };
         let dropped =
             |why: &dyn Display| tracing::warn!("what the previous daemon left is not taken over: {why}");
         refused.iter().for_each(|why| dropped(why));
@@ -148,7 +176,8 @@ impl Carry {
             }
         }
         snapshot.counts.vifs.iter().for_each(|(id, counted)| inherited.resume(VifId(*id), counted));
-        let carry = Self { own, snapshot: Mutex::new(snapshot) };
+        plugged.resume(snapshot.plugged.clone());
+        let carry = Self { own, snapshot: Mutex::new(snapshot), kept: AtomicU32::default() };
         carry.write(&carry.lock());
         carry
     }
@@ -196,7 +225,7 @@ impl Snapshot {
         let mut counts = self.counts.understood();
         let vifs = std::mem::take(&mut counts.vifs).into_iter();
         counts.vifs = vifs.filter_map(|(id, counted)| Some((way.vif(VifId(id))?.0, counted))).collect();
-        now.counts = counts;
+        (now.counts, now.since, now.plugged) = (counts, self.since, self.plugged);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Counts of packets and connections, under names that mean the same to the next daemon.
 
+use super::Core;
+use super::carry::epoch_seconds;
 use super::view::View;
 use crate::service::nexthop_entries;
 use config::{Kind, Object};
@@ -28,6 +30,17 @@ pub(super) struct Counts {
     /// Each with the nexthop in words.
     nexthops: Vec<(String, Counters)>,
     flows_created: u64,
+}
+
+impl Core {
+    /// Returns the time when the counts were zero, seconds since the Unix epoch: with this daemon's start, or before
+    /// it. `None` if an earlier version began them.
+    pub(crate) fn counted_since(&self) -> Option<u64> {
+        match self.carry.get() {
+            Some(carry) => carry.since(),
+            None => Some(epoch_seconds().saturating_sub(self.started.elapsed().as_secs())),
+        }
+    }
 }
 
 impl Counts {

@@ -128,7 +128,8 @@ impl Core {
     pub fn take_over(&self, Foreseen(left): Foreseen) {
         let mut state = self.lock();
         let state = &mut *state;
-        let carry = Carry::begin(left, &state.desired, &*self.executor, &mut state.inherited);
+        let to = (&mut state.inherited, &state.plugged);
+        let carry = Carry::begin(left, &state.desired, &*self.executor, to);
         self.publish(View::new(state, self.executor.clone(), self.started));
         carry.resume(&self.view());
         let _ = self.carry.set(carry);

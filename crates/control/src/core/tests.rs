@@ -2,6 +2,7 @@
 
 pub(crate) mod fake;
 mod left;
+mod plugged;
 mod routes;
 
 use super::*;

@@ -1,6 +1,7 @@
 use super::State;
 use super::inherited::{Before, Inherited};
 use super::open_ports::SlotState;
+use super::plugged::Plugged;
 use crate::compile::{Desired, Ids};
 use crate::owner::Objects;
 use config::Host;
@@ -24,6 +25,7 @@ pub(crate) struct View {
     pub(crate) away: BTreeSet<String>,
     ports: Arc<BTreeMap<String, ViewedPort>>,
     inherited: Inherited,
+    plugged: Plugged,
 }
 
 enum ViewedPort {
@@ -66,6 +68,7 @@ impl View {
             away: state.away.clone(),
             ports,
             inherited: state.inherited.clone(),
+            plugged: state.plugged.clone(),
         }
     }
 
@@ -87,6 +90,16 @@ impl View {
             }
             None => PortStatus::default(),
         }
+    }
+
+    /// Looks which taps are in other namespaces, and returns the names of their guests.
+    pub(super) fn look_at_taps(&self) -> BTreeSet<String> {
+        self.plugged.look(self)
+    }
+
+    /// Returns whether a guest's tap was in another namespace, and is new in the daemon's own.
+    pub(crate) fn has_lost_tap(&self, name: &str, port: impl FnOnce() -> PortStatus) -> bool {
+        self.plugged.has_lost(name, port)
     }
 
     pub(crate) fn vif_counters(&self, id: VifId) -> VifCounters {

@@ -1,18 +1,55 @@
+use crate::compile::Desired;
 use crate::core::View;
 use crate::matching::Matching;
 use api::v1;
 use config::Protocol;
 use executor::FlowInfo;
+use model::{Endpoint, FlowKey, Vrf};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use tonic::Status;
+
+/// The floating addresses by their inside address: connections are known by inside addresses alone.
+pub(super) struct Floating(HashMap<(Vrf, IpAddr), Vec<(Vrf, IpAddr)>>);
+
+impl Floating {
+    pub(super) fn of(tables: &Desired) -> Self {
+        let mut of: HashMap<_, Vec<_>> = HashMap::new();
+        for floating in tables.floating.values() {
+            let inside = (floating.inside_vrf, floating.inside);
+            of.entry(inside).or_default().push((floating.outside_vrf, floating.outside));
+        }
+        Self(of)
+    }
+
+    /// Returns the ends of a connection as they are outside their networks, where they differ. Between two floating
+    /// addresses both ends are translated in the network that has both.
+    fn ends(&self, key: &FlowKey) -> [Option<Endpoint>; 2] {
+        let of = |end: &Endpoint| self.0.get(&(end.vrf, end.addr)).map(Vec::as_slice).unwrap_or_default();
+        let end = |this: &Endpoint, other: &Endpoint| {
+            let is_seen_in =
+                |vrf: Vrf| other.vrf == vrf || of(other).iter().any(|(outside, _)| *outside == vrf);
+            let found = of(this).iter().find(|(vrf, _)| this.vrf != other.vrf && is_seen_in(*vrf));
+            found.map(|&(vrf, addr)| Endpoint { vrf, addr, port: this.port })
+        };
+        [end(&key.src, &key.dst), end(&key.dst, &key.src)]
+    }
+}
+
+fn holds(matching: &Matching, view: &View, floating: &Floating, flow: &FlowInfo) -> bool {
+    let outside = floating.ends(&flow.key).map(|end| end.map(|end| end.addr));
+    matching.flow(flow, outside, |vrf| view.network_name(vrf))
+}
 
 /// Lists the connections that a text selects. They are collected before any is sent, so a slow client holds
 /// up nobody.
 pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
     let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(super::invalid)?;
+    let floating = Floating::of(&view.tables);
     view.executor.settle();
     let mut found = Vec::new();
     view.executor.flows(&mut |flow| {
-        if matching.flow(&flow, |vrf| view.network_name(vrf)) {
+        if holds(&matching, view, &floating, &flow) {
             found.push(flow);
         }
         true
@@ -23,12 +60,19 @@ pub(super) fn list(view: &View, text: &str) -> Result<Vec<FlowInfo>, Status> {
 /// Removes the connections that a text selects, and returns how many.
 pub(super) fn flush(view: &View, text: &str) -> Result<u64, Status> {
     let matching = Matching::parse(text).and_then(Matching::of_flows).map_err(super::invalid)?;
-    let flushed = view.executor.flush_flows(&mut |flow| matching.flow(flow, |vrf| view.network_name(vrf)));
+    let floating = Floating::of(&view.tables);
+    let flushed = view.executor.flush_flows(&mut |flow| holds(&matching, view, &floating, flow));
     Ok(flushed as u64)
 }
 
-pub(super) fn message(view: &View, flow: &FlowInfo) -> v1::Flow {
+pub(super) fn message(view: &View, floating: &Floating, flow: &FlowInfo) -> v1::Flow {
     let key = &flow.key;
+    let outside = |end: Endpoint| v1::FlowEnd {
+        network: view.network_name(end.vrf),
+        address: end.addr.to_string(),
+        port: end.port.into(),
+    };
+    let [source_outside, destination_outside] = floating.ends(key).map(|end| end.map(outside));
     v1::Flow {
         network: view.network_name(key.src.vrf),
         source: key.src.addr.to_string(),
@@ -46,5 +90,56 @@ pub(super) fn message(view: &View, flow: &FlowInfo) -> v1::Flow {
         age: flow.age,
         idle: flow.idle,
         approximate: flow.approximate,
+        source_outside,
+        destination_outside,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matching::tests::flow;
+    use model::FloatingAddress;
+
+    #[test]
+    fn ends_have_their_floating_addresses_outside_their_network() {
+        let addr = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (blue, red, public) = (Vrf(1), Vrf(2), Vrf(9));
+        let nats = [
+            (blue, "10.1.1.1", public, "203.0.113.7"),
+            (red, "10.2.2.1", public, "203.0.113.8"),
+            // In a network where the connection is not seen.
+            (blue, "10.1.1.1", Vrf(8), "198.51.100.7"),
+        ];
+        let mut tables = Desired::default();
+        for (inside_vrf, inside, outside_vrf, outside) in nats {
+            let (inside, outside) = (addr(inside), addr(outside));
+            let floating = FloatingAddress { inside_vrf, inside, outside_vrf, outside };
+            tables.floating.insert((outside_vrf, outside), floating);
+        }
+        let floating = Floating::of(&tables);
+        let end = |vrf, text, port| Endpoint { vrf, addr: addr(text), port };
+        let vm = end(blue, "10.1.1.1", 40000);
+        let host = end(public, "203.0.113.200", 80);
+        let peer = end(red, "10.2.2.1", 80);
+        let ends = |src, dst| floating.ends(&FlowKey { src, dst, protocol: 6 });
+        let outside = Some(end(public, "203.0.113.7", 40000));
+        assert_eq!(ends(vm, host), [outside, None]);
+        assert_eq!(ends(host, vm), [None, outside]);
+        assert_eq!(ends(vm, peer), [outside, Some(end(public, "203.0.113.8", 80))]);
+        assert_eq!(ends(vm, end(blue, "10.1.1.2", 80)), [None, None]);
+
+        let holds = |text: &str, src, dst| {
+            let flow = FlowInfo { key: FlowKey { src, dst, protocol: 6 }, ..flow() };
+            let outside = floating.ends(&flow.key).map(|end| end.map(|end| end.addr));
+            Matching::parse(text).unwrap().flow(&flow, outside, |_| String::new())
+        };
+        for text in ["203.0.113.7", "10.1.1.1", "src 203.0.113.7 and dst 203.0.113.200", "src 10.1.1.1"] {
+            assert!(holds(text, vm, host), "{text}");
+        }
+        for text in ["dst 203.0.113.7", "not 203.0.113.7", "198.51.100.7"] {
+            assert!(!holds(text, vm, host), "{text}");
+        }
+        assert!(holds("dst 203.0.113.7", host, vm) && !holds("dst 203.0.113.200", host, vm));
     }
 }

@@ -386,10 +386,10 @@ fn any_text_is_an_expression_or_refused() {
     bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|input| {
         let text = text_of(input);
         if let Ok(matching) = Matching::parse(&text) {
-            let matched = matching.flow(&flow, |_| "blue".to_owned());
+            let matched = matching.flow(&flow, [None; 2], |_| "blue".to_owned());
             // Every term restricts: what matches with one more term matches without it.
             if let Ok(more) = Matching::parse(&format!("{text} & 10.1.1.1")) {
-                assert!(matched || !more.flow(&flow, |_| "blue".to_owned()));
+                assert!(matched || !more.flow(&flow, [None; 2], |_| "blue".to_owned()));
             }
             let _ = matching.capture(None, 96);
         }

@@ -8,7 +8,7 @@ use crate::server::Sandbox;
 use api::v1;
 use config::{Guest, Kind, Nat, Object};
 use executor::WorkerCounters;
-use model::DropReason;
+use model::{DropReason, VifKind};
 use tonic::Status;
 
 pub(super) fn status(core: &Core) -> v1::StatusReply {
@@ -81,6 +81,7 @@ pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     all.extend(mtus(view));
     all.extend(wire_mtus(view));
     all.extend(aside(view));
+    all.extend(lost_taps(view));
     all
 }
 
@@ -141,6 +142,17 @@ fn aside(view: &View) -> impl Iterator<Item = v1::Warning> {
         message: "the kernel works too long for each of its packets or interrupts (many watch its VMM's eventfd or its \
                   container's socket, or the container has many filters): a thread of low weight does this work now, \
                   and packets to it may be late or lost"
+            .to_owned(),
+    })
+}
+
+/// Returns a warning for each TAP that is no longer in its container.
+fn lost_taps(view: &View) -> impl Iterator<Item = v1::Warning> {
+    let taps = view.tables.vifs.values().filter(|vif| vif.kind == VifKind::Tap && !vif.is_second());
+    taps.filter(|vif| view.has_lost_tap(&vif.name, || view.port(&vif.name))).map(|vif| v1::Warning {
+        object: format!("guest \"{}\"", vif.name),
+        message: "its tap is no longer in its container: it was created anew in the daemon's network namespace; move \
+                  it into the container as at first"
             .to_owned(),
     })
 }
@@ -281,7 +293,8 @@ fn counts(packets: impl Fn(DropReason) -> u64) -> Vec<v1::DropCount> {
     counts
 }
 
-pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::DropStatsReply, Status> {
+pub(super) fn drops(core: &Core, request: &v1::DropStatsRequest) -> Result<v1::DropStatsReply, Status> {
+    let view = &*core.view();
     for name in &request.reasons {
         if DropReason::ALL.iter().all(|reason| reason.name() != name) {
             let text =
@@ -315,5 +328,6 @@ pub(super) fn drops(view: &View, request: &v1::DropStatsRequest) -> Result<v1::D
         text: model::text::describe(&packet.head, packet.len as usize),
         head: packet.head,
     };
-    Ok(v1::DropStatsReply { reasons, log: log.into_iter().map(entry).collect() })
+    let log = log.into_iter().map(entry).collect();
+    Ok(v1::DropStatsReply { reasons, log, since: core.counted_since() })
 }

@@ -69,7 +69,7 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
         addresses: own.chain(underlay).collect(),
         mtu: live_mtu(vif, &port).into(),
         policy: vif.policy || vif.rules.is_some(),
-        up: port.up,
+        up: port.up && !view.has_lost_tap(&vif.name, || port.clone()),
         features: port.features,
         queues: port.queues.into(),
         fault: port.fault,

@@ -50,7 +50,10 @@ impl DropReason {
             Self::SamePort => {
                 "Nothing, unless there is much of it: then a bridge behind the guest sends back what it gets."
             }
-            Self::NoMember => "Nothing: nobody else is connected.",
+            Self::NoMember => {
+                "Nothing: nobody else is connected. The first guest of a network has its first packets (IPv6 discovery) counted \
+                 here."
+            }
             Self::VlanUnexpected => {
                 "A tagged frame to a gateway, or from a guest to the wire of its network: attach a network for that \
                  VLAN."
@@ -130,7 +133,7 @@ impl DropReason {
             }
             Self::TxFull => {
                 "The receiver does not drain its ring: its CPU is the limit; for a wire, the link or the queue of its \
-                 device (`tc -s qdisc`)."
+                 device (`tc -s qdisc`). A few packets while a VM starts are no fault: its firmware takes few or none."
             }
             Self::TxTooLong => {
                 "Buffers or MTU of the receiver are too small; for a wire, its device's MTU is below `mtu`; of Open \

@@ -115,6 +115,20 @@ pub fn time_of_day(time_ns: u64) -> String {
     format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
+/// Formats seconds since the Unix epoch as UTC date and time.
+pub fn date(seconds: u64) -> String {
+    // Counts days in years that begin in March, so that February's 29th is the last day of a year.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = (year + era * 400 + month / 10, (month + 2) % 12 + 1);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,5 +143,9 @@ mod tests {
     #[test]
     fn times_are_utc() {
         assert_eq!(time_of_day(1_700_000_000_123_456_789), "22:13:20.123456");
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400 + 86_399), "2000-02-29 23:59:59 UTC");
+        assert_eq!(date(1_700_000_000), "2023-11-14 22:13:20 UTC");
+        assert_eq!(date(1_735_689_599), "2024-12-31 23:59:59 UTC");
     }
 }

@@ -13,6 +13,7 @@ const COLUMNS: &[Column] = &[
     ("PROTOCOL", "protocol"),
     ("FROM", "from"),
     ("TO", "to"),
+    ("NAT", "nat"),
     ("STATE", "state"),
     ("RULE", "rule"),
     ("PACKETS", "packets"),
@@ -51,6 +52,12 @@ fn row(flow: &v1::Flow) -> Value {
     let mut row = value(flow);
     row["from"] = end(&flow.network, &flow.source, flow.source_port).into();
     row["to"] = end(&flow.destination_network, &flow.destination, flow.destination_port).into();
+    let outside = [("from", &flow.source_outside), ("to", &flow.destination_outside)];
+    let nat = outside.into_iter().filter_map(|(which, outside)| {
+        let at = outside.as_ref()?;
+        Some(format!("{which} {}", end(&at.network, &at.address, at.port)))
+    });
+    row["nat"] = nat.collect::<Vec<_>>().into();
     if flow.approximate {
         COUNTS.iter().for_each(|count| row[*count] = format!("~{}", row[*count]).into());
     }
@@ -108,7 +115,7 @@ mod tests {
         let exact = v1::Flow { packets: 1200, bytes: 99_000, ..v1::Flow::default() };
         let marked =
             v1::Flow { packets: 3, bytes: 180, reply_packets: 2, approximate: true, ..v1::Flow::default() };
-        let counts = &COLUMNS[5..8];
+        let counts = &COLUMNS[6..9];
         let text = table(&[row(&exact), row(&marked)], counts);
         assert_eq!(text, "PACKETS  BYTES  REPLIES\n   1200  99000        0\n     ~3   ~180       ~2\n");
         // Marked counts are still aligned as numbers.
@@ -116,5 +123,17 @@ mod tests {
         assert_eq!(text, "PACKETS  BYTES  REPLIES\n     ~3   ~180       ~2\n");
         let json = [value(&exact), value(&marked)].map(|row| row["approximate"].clone());
         assert_eq!((json, &value(&marked)["packets"]), ([false.into(), true.into()], &3.into()));
+    }
+
+    #[test]
+    fn translated_ends_are_shown() {
+        let at =
+            |address: &str, port| v1::FlowEnd { network: "public".into(), address: address.into(), port };
+        let (from, to) = (Some(at("203.0.113.7", 40000)), Some(at("2001:db8::7", 80)));
+        let flow = v1::Flow { source_outside: from, destination_outside: to, ..v1::Flow::default() };
+        let nat = |flow: &v1::Flow| table(&[row(flow)], &COLUMNS[3..4]);
+        assert_eq!(nat(&flow), "NAT\nfrom public 203.0.113.7:40000, to public [2001:db8::7]:80\n");
+        assert_eq!(nat(&v1::Flow::default()), "NAT\n-\n");
+        assert_eq!(value(&flow)["source_outside"]["address"], "203.0.113.7");
     }
 }

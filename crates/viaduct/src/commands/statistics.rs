@@ -233,6 +233,9 @@ pub async fn dropstats(on: &mut Context, request: v1::DropStatsRequest) -> Resul
         counts if all => counts.iter().map(explained).collect(),
         counts => reasons(counts),
     };
+    if let Some(since) = stats.since {
+        out += &format!("counted since {}\n", super::capture::date(since));
+    }
     if !stats.log.is_empty() {
         out.push('\n');
     }

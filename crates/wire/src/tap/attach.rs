@@ -88,15 +88,20 @@ pub(crate) fn configure(tap: BorrowedFd<'_>, mtu: u16, mac: Option<[u8; 6]>) -> 
         // SAFETY: takes an ifreq without pointers.
         unsafe { sys::ioctl(tap, libc::SIOCSIFHWADDR as libc::Ioctl, &mut request)? };
     }
-    let here = std::fs::metadata("/proc/thread-self/ns/net")?;
-    let there = std::fs::File::from(namespace(tap)?).metadata()?;
-    if (here.dev(), here.ino()) != (there.dev(), there.ino()) {
+    if !is_here(&namespace(tap)?)? {
         return Err(io::Error::other(format!(
             "it is in another network namespace: run `ip link set {} mtu {mtu}` there",
             name(tap)?
         )));
     }
     Device::new(&name(tap)?)?.set_mtu(mtu)
+}
+
+/// Returns whether this thread is in the network namespace.
+pub(crate) fn is_here(namespace: &OwnedFd) -> io::Result<bool> {
+    let here = std::fs::metadata("/proc/thread-self/ns/net")?;
+    let there = rustix::fs::fstat(namespace)?;
+    Ok((here.dev(), here.ino()) == (there.st_dev, there.st_ino))
 }
 
 pub(crate) fn set_carrier(tap: BorrowedFd<'_>, up: bool) -> io::Result<()> {

@@ -33,7 +33,7 @@ const RECORD_OF_ONE: [u64; RECORD] = [
 
 fn now() -> Snapshot {
     let mut now = Snapshot::read(BEFORE.as_bytes()).unwrap();
-    (now.counts, now.macs, now.written) = (Counts::default(), Vec::new(), 200);
+    (now.counts, now.macs, now.written, now.since) = (Counts::default(), Vec::new(), 200, Some(1000));
     now
 }
 
@@ -54,12 +54,23 @@ fn counts_and_macs_go_to_who_has_another_number_now() {
         true
     });
     assert_eq!(entered.iter().map(|flow| flow.charged).collect::<Vec<_>>(), [(VifId(0), false)]);
+    // An earlier version did not say since when it counts.
+    assert_eq!(after.since, None);
     let counted = &after.counts.vifs[&5];
     assert_eq!((after.counts.vifs.len(), counted.counters.sent.packets, counted.flows.displaced), (1, 3, 9));
     let dropped = model::DropReason::ALL.iter().position(|reason| reason.name() == "rule_drop").unwrap();
     assert_eq!((counted.drops[dropped], counted.drops.iter().sum::<u64>()), (7, 7));
     let [(learn, idle)] = executor.learned_before()[..] else { panic!("one MAC") };
     assert_eq!((learn.at, learn.mac, idle), (BridgeTarget::Vif(VifId(5)), Mac([2, 0, 0, 0, 0, 2]), 105));
+}
+
+#[test]
+fn counts_that_go_on_began_when_they_did() {
+    let (mut after, executor) = (now(), FakeExecutor::default());
+    let before = BEFORE.replace("\"written\":100", "\"written\":100,\"since\":900");
+    let nothing = |_: Each<'_>| Ok(());
+    Snapshot::read(before.as_bytes()).unwrap().take_over(nothing, Early::default(), &mut after, &executor);
+    assert_eq!(after.since, Some(900));
 }
 
 /// Any content of the files is taken over or refused, and entered connections have this daemon's numbers.

@@ -198,6 +198,7 @@ pub struct Log {
     refused: Arc<Mutex<String>>,
     hangs: Arc<(Mutex<String>, Condvar)>,
     down: Arc<AtomicBool>,
+    elsewhere: Arc<Mutex<BTreeSet<String>>>,
     /// The windows that shall exist.
     pub windows: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
@@ -213,6 +214,11 @@ impl Log {
 
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
+    }
+
+    /// Has these taps, and no others, be in another network namespace.
+    pub fn set_elsewhere(&self, devices: &[&str]) {
+        *self.elsewhere.lock().unwrap() = devices.iter().map(|&device| device.to_owned()).collect();
     }
 
     /// Refuses to open the device of this name, and no other.
@@ -261,7 +267,11 @@ impl Port for FakePort {
         // As `ovs` tells of its sessions: no Open vSwitch has the second port.
         let is_absent = matches!(&self.1.device, Device::Ovs { of } if of == "ovs2");
         let up = !is_absent && !self.0.down.load(Ordering::Relaxed);
-        PortStatus { up, mac: *self.0.mac.lock().unwrap(), ..PortStatus::default() }
+        let elsewhere = match &self.1.device {
+            Device::Tap { device, .. } => Some(self.0.elsewhere.lock().unwrap().contains(device)),
+            _ => None,
+        };
+        PortStatus { up, mac: *self.0.mac.lock().unwrap(), elsewhere, ..PortStatus::default() }
     }
 
     fn configure(&self, mtu: u16, mac: Option<[u8; 6]>) -> std::io::Result<()> {
