@@ -143,6 +143,25 @@ def test_interfaces_go_with_who_does_not_want_them(lab):
     eventually(lambda: "tapa1" not in a1.run(["ip", "link"]).stdout, "the end of a tap without a guest")
 
 
+def test_a_tap_that_is_lost_is_told(lab):
+    """Daemon and helper are killed, and the container has no interface; the new tap is where nobody looks for it."""
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    told = lambda: [warning["object"] for warning in host.viaduct("status")["warnings"] if "tap" in warning["message"]]
+    up = lambda: [vif["name"] for vif in host.viaduct("status")["vifs"] if vif["up"]]
+    assert not told()
+    host.stop()
+    (helper,) = helpers(host)
+    os.kill(int(helper), signal.SIGKILL)
+    eventually(lambda: not helpers(host), "the helper's end")
+    host.start()
+    assert told() == ['guest "a1"', 'guest "a2"'] and not up()
+    a1.attach()
+    assert told() == ['guest "a2"'] and up() == ["a1"]
+    a2.attach()
+    a1.expect_ping(A2.address)
+    assert not told()
+
+
 def test_the_taps_of_a_daemon_that_runs_are_not_given_away(lab):
     host, (a1, a2) = one_host(lab, "a1", "a2")
     for _ in range(20):
