@@ -72,25 +72,6 @@ def test_with_plain_linux(lab, family, static):
     assert seen.fields("icmp.type == 0", "vxlan.vni")
 
 
-def test_fragments_of_plain_linux(lab):
-    """Linux clears Don't Fragment in VXLAN's outer header and fragments what its device does not carry."""
-    lab.plug("a")
-    config = host_config("a", {"a1": tap("a1")}, tunnel_df=False)
-    remote = {"tunnel": "vxlan", "remote": UNDERLAY["c"], "vni": 5001}
-    config.add("flood", network="blue", to=[remote])
-    config.add("mac", network="blue", mac="02:00:00:00:01:63", to=remote)
-    host = lab.host(config)
-    a1 = lab.container(host, "a1")
-    linux = linux_vxlan(lab)
-    linux.namespace.ip("link set up0 mtu 1000")
-    linux.expect_ping(A1.address)
-    with lab.capture("fabric", "a-up0", "ip[6:2] & 0x3fff != 0") as seen:
-        linux.expect_ping(A1.address, size=1400)
-        a1.expect_ping("10.1.1.99", size=1400, options=("-M", "dont"))
-    assert seen.fields("ip.src == " + UNDERLAY["c"], "ip.frag_offset")
-    assert not host.drops().get("outer_fragment")
-
-
 def test_frames_from_a_tunnel_are_not_flooded_into_tunnels(lab):
     """The horizon is split: else two hosts that flood to each other would send a broadcast round for ever."""
     hosts, guests = two_hosts(lab, bridge_entries, ("a1", "b1"))

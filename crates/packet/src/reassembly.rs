@@ -51,7 +51,7 @@ impl Reassembly {
     }
 
     fn put(&mut self, frame: &[u8], headers: &Headers) -> Option<Fit> {
-        let ip = headers.ip()?;
+        let ip = headers.ip().filter(|ip| ip.src.is_ipv4())?;
         let at = usize::from(ip.at);
         let header: &[u8; proto::IPV4_LEN] = frame.get(at..)?.first_chunk()?;
         let header_len = usize::from(header[0] & 0xf) * 4;

@@ -12,8 +12,8 @@ const LEAST: u64 = 4;
 /// Once a loss is known, the window grows by a packet for so many that have their answer.
 const PER_STEP: u64 = 8;
 /// The round-trip time above which the window shrinks: a part of the time after which packets are sent again.
-const PART: u32 = 8;
-const SHORTEST: Duration = Duration::from_millis(1);
+const PART: u32 = 4;
+const SHORTEST: Duration = Duration::from_micros(250);
 const LONGEST: Duration = Duration::from_millis(8);
 
 pub(crate) struct Congestion {
