@@ -282,6 +282,9 @@ static bool count_now(struct session *session, int64_t until)
 {
 	struct pollfd answers = {.fd = session->socket, .events = POLLIN};
 
+	/* An answer that is there may be as old as the last dump. */
+	if (session->counting)
+		has_counted(session);
 	if (!ask_to_count(session))
 		return false;
 	while (!has_counted(session)) {
