@@ -379,6 +379,7 @@ impl Ports for FakePorts {
             flows,
             stale: 1,
             malformed: 0,
+            qos: Vec::new(),
             refused,
         };
         let session = ovs::SessionStatus {
