@@ -62,6 +62,5 @@ fn random_packets_of_random_tables() {
     let counts = &bench.counts;
     println!("{counts:#?}\n{} % served", counts.served());
     assert!(fetched * 10 > counts.packets, "{fetched} by nexthops in HBM");
-    assert!(counts.checksummed > 0, "{counts:?}");
     assert!(counts.served() >= 50 && counts.tracked * 10 > counts.packets, "{counts:?}");
 }
