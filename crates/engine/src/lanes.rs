@@ -168,7 +168,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// `worker`: its number.
+    /// Makes the lanes of the worker with this number.
     pub fn new(worker: usize) -> Self {
         Self {
             number: (worker as u16).wrapping_mul(FAR),

@@ -160,7 +160,7 @@ impl Reassemblies {
 mod tests {
     use super::*;
 
-    /// A fragment of `len` bytes of payload at `at` (both multiples of 8) of a packet that goes on.
+    /// Makes a fragment of `len` bytes of payload at `at` (both multiples of 8) of a packet that goes on.
     fn fragment(remote: u8, id: u16, at: usize, len: usize) -> Vec<u8> {
         let text = format!(
             "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip4 192.0.2.{remote} > 192.0.2.1 id {id} frag {at} more proto 47 / \

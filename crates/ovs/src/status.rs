@@ -36,7 +36,7 @@ pub struct PortStatus {
     pub stale: usize,
     /// Messages in its ring that were not packets.
     pub malformed: u64,
-    /// What OVS does to its packets, in words: only to those that it forwards itself.
+    /// Names of what OVS does to packets of this port, but only to those that it forwards itself.
     pub qos: Vec<&'static str>,
     pub refused: Vec<RefusedCount>,
 }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::Pieces;
 
-    /// A frame with an IPv4 packet of this payload and traffic class, in fragments of at most `mtu` bytes.
+    /// Makes a frame with an IPv4 packet of this payload and traffic class, in fragments of at most `mtu` bytes.
     fn fragments(payload: usize, tos: u8, mtu: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
         let mut whole = vec![0; proto::ETHERNET_LEN];
         whole[12] = 8;

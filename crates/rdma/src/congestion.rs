@@ -39,7 +39,7 @@ impl std::fmt::Debug for Congestion {
 }
 
 impl Congestion {
-    /// `most` is the largest window. With `is_local`, packets reach no wire, and the window is always that.
+    /// Makes a window of at most `most` packets. With `is_local`, packets reach no wire, and the window is always that.
     pub const fn new(most: u64, is_local: bool) -> Self {
         let window = if is_local || most < FIRST { most } else { FIRST };
         Self { window, most, threshold: u64::MAX, answered: 0, seen_to: 0, timed: None, round_trip: None }
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(congestion.patience(4 * MS), 4 * MS);
         windows(&mut congestion, &mut sent, 40, 30 * MS);
         assert!((30 * MS..40 * MS).contains(&congestion.patience(4 * MS)), "{congestion:?}");
-        // What is sent again is not timed.
+        // A packet that is sent again is not timed.
         let mut congestion = Congestion::new(128, false);
         congestion.sent(0, Duration::ZERO);
         congestion.timed_out(1);

@@ -191,7 +191,7 @@ impl Stream {
         };
         let mut wanted = [own, PollFd::new(life, PollFlags::RDHUP)];
         retry_on_intr(|| poll(&mut wanted, None))?;
-        // What has come before the end is still taken.
+        // The bytes that came before the end are still taken.
         if wanted[0].revents().is_empty() { Err(SocketError::Closed) } else { Ok(()) }
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn write(
     turn: &mut Turn,
 ) -> Result<Delivered, Refused> {
     let ip = usize::from(cut.ip);
-    // Of a tunnel packet that is cut itself, only the first fragment has the headers behind the outer IP header.
+    // If a tunnel packet itself is cut, only the first fragment has the headers behind the outer IP header.
     let tunnel = frame.tunnel.filter(|_| ip > OuterHeaders::IP);
     let pieces = cut.pieces(frame).ok_or(Refused::Segment)?;
     let headers = ip + pieces.header_len();

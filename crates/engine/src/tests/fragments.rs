@@ -9,7 +9,7 @@ use packet::{Pieces, checksum};
 
 const IP: usize = 14;
 
-/// A host that may fragment tunnel packets, with a wire of this MTU.
+/// Makes a host that may fragment tunnel packets, with a wire of this MTU.
 fn host(mtu: u16) -> Host {
     let mut changes = tables();
     for change in &mut changes {

@@ -170,7 +170,7 @@ impl StandIns {
     }
 
     pub fn remove(&self, key: u32) {
-        // Its pages are given back without the lock.
+        // The pages are given back without the lock.
         let removed = self.regions().remove(&key);
         drop(removed);
     }
