@@ -1,5 +1,6 @@
 """Every loss has a name: what goes in comes out or is counted among the drops, at each kind of port, under overload."""
 
+import json
 import signal
 import socket
 
@@ -46,7 +47,7 @@ def test_a_wire_whose_device_takes_less_than_its_mtu(lab):
     before = vif(a, "up0")
     received, _ = a1.ping(B1.address, 20, size=3000, options=("-M", "do", "-i", "0.05"), timeout=1)
     assert received == 0
-    assert drops(a, "up0") == {"tx_too_long": 20}
+    assert drops(a, "up0").get("tx_too_long") == 20
     after = vif(a, "up0")
     assert after["tx_drops"] - before.get("tx_drops", 0) == after["refused"] == 20
     assert after["tx_packets"] - before["tx_packets"] < 20, "what was refused was not sent"
@@ -78,11 +79,17 @@ def test_a_wire_that_nobody_reads(lab):
     before = vif(b, "up0")
     b.daemon.process.send_signal(signal.SIGSTOP)
     try:
-        sent = flood(guests["a1"], B1.address, 30000, 100)
+        sent = 0
+        # More than the kernel's buffer holds, however slowly the guest's packets are taken.
+        while vif(a, "up0")["tx_packets"] < 30000:
+            sent += flood(guests["a1"], B1.address, 1000, 100)
         eventually(lambda: vif(a, "a1")["rx_packets"] >= sent, "all that the guest sent")
     finally:
         b.daemon.process.send_signal(signal.SIGCONT)
-    got = lambda: vif(b, "up0")["rx_packets"] - before["rx_packets"] + drops(b, "up0").get("rx_full", 0)
+    between = lambda: json.loads(a.namespace.run(["ip", "-s", "-j", "link", "show", "up0"]).stdout)[0]["stats64"]["tx"]
+    got = lambda: (
+        vif(b, "up0")["rx_packets"] - before["rx_packets"] + drops(b, "up0").get("rx_full", 0) + between()["dropped"]
+    )
     eventually(lambda: sent - sum(a.drops().values()) <= got(), "what came and what was lost")
     assert drops(b, "up0")["rx_full"] > 0
     assert got() <= sent + NOISE

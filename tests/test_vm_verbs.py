@@ -405,15 +405,15 @@ def test_users_in_a_machine_need_only_the_package(world):
         return run.text()
 
     for name in ("alice", "bob"):
-        inside("useradd", "--user-group", name)
-    inside("usermod", "--append", "--groups", "rdma", "alice")
+        inside("/usr/sbin/useradd", "--user-group", name)
+    inside("/usr/sbin/usermod", "--append", "--groups", "rdma", "alice")
     in_udev(trigger)
     assert (owner(), "viaduct0" in told("alice"), "viaduct0" in told("bob")) == ("alice root 600", True, False)
     with Meeting(Inside(vm, {}, user("alice")), world.sides["a1"], perftest("ib_write_bw -s 65536")) as run:
         run.expect_success()
     world.expect_clean()
     # One more member, who would reach alice's memory: nobody has the window, before they have settled that.
-    inside("usermod", "--append", "--groups", "rdma", "bob")
+    inside("/usr/sbin/usermod", "--append", "--groups", "rdma", "bob")
     assert "viaduct0" not in told("bob")
     in_udev(trigger)
     assert (owner(), "viaduct0" in told("alice"), "viaduct0" in told("bob")) == ("root root 600", False, False)

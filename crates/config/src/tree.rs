@@ -95,13 +95,13 @@ impl Node<'_> {
 /// Finds what no file of a host has, before the parser reports each of its bytes, which takes minutes for a large file.
 fn no_text(text: &str) -> Option<Problem> {
     if text.len() as u64 > crate::MOST_BYTES {
-        return Some(Problem::new(None, "", &format!("it is longer than {} MB", crate::MOST_BYTES >> 20)));
+        return Some(Problem::new(None, "", format!("it is longer than {} MB", crate::MOST_BYTES >> 20)));
     }
     let is_foreign = |byte: &u8| byte.is_ascii_control() && !b"\t\n\r".contains(byte);
     let at = text.bytes().position(|byte| is_foreign(&byte))?;
     let line = 1 + text[..at].bytes().filter(|byte| *byte == b'\n').count();
     let byte = text.as_bytes()[at];
-    Some(Problem::new(Some(line), "", &format!("the control character 0x{byte:02x}: this is no text")))
+    Some(Problem::new(Some(line), "", format!("the control character 0x{byte:02x}: this is no text")))
 }
 
 /// Offsets at which the lines of a text start.

@@ -54,5 +54,8 @@ mod tests;
 mod turn;
 mod worker;
 
+// Benchmarks of instructions put their own counter in its place (`benches/stages/cycles.rs`).
+use mem::cycles;
+
 pub use engine::{AttachError, Engine, EngineConfig, Stalled};
 pub use mailbox::{Mailbox, Pending, Receipt};

@@ -28,7 +28,7 @@ const ONE_IN: u64 = 128;
 /// For how long calls are then measured, ticks (about a second), and the nanoseconds of CPU time that they may take
 /// meanwhile beyond their nanoseconds of [`FREE`].
 const WATCHED: u64 = 1 << 31;
-const EXPENSIVE: u64 = 4_000_000;
+const EXPENSIVE: u64 = 50_000_000;
 /// For how long a port is aside after its last expensive call, the first time and the longest, ticks. A port that is
 /// expensive again soon after stays for twice as long.
 const ASIDE: (u64, u64) = (1 << 31, 1 << 37);
@@ -335,13 +335,13 @@ mod tests {
         // Long writes may take longer.
         (0..10).for_each(|_| account.call(20_000_000, || burn(Duration::from_millis(5))));
         assert!(!account.is_aside());
-        (0..10).for_each(|_| account.call(0, || burn(Duration::from_millis(5))));
+        (0..20).for_each(|_| account.call(0, || burn(Duration::from_millis(5))));
         assert!(account.is_aside());
         // It comes back, and the second time stays for longer.
         assert_eq!(account.rest.load(Relaxed), ASIDE.0);
         account.aside.store(1, Relaxed);
         assert!(!account.is_aside() && account.aside.load(Relaxed) == 0);
-        (0..10).for_each(|_| account.call(0, || burn(Duration::from_millis(5))));
+        (0..20).for_each(|_| account.call(0, || burn(Duration::from_millis(5))));
         assert!(account.is_aside());
         assert_eq!(account.rest.load(Relaxed), 2 * ASIDE.0);
         // Each expensive call prolongs it.

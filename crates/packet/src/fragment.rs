@@ -142,8 +142,9 @@ mod tests {
                     let ends = pieces.iter().map(|piece| piece.at + piece.len);
                     let starts = pieces.iter().skip(1).map(|piece| piece.at).chain([len - header_len]);
                     assert!(ends.eq(starts), "no gap and no overlap");
-                    let fits =
-                        |piece: &Piece| header_len + piece.len <= mtu && (piece.last || piece.len % 8 == 0);
+                    let fits = |piece: &Piece| {
+                        header_len + piece.len <= mtu && (piece.last || piece.len.is_multiple_of(8))
+                    };
                     assert!(pieces.iter().all(fits));
                     assert!(pieces.iter().rev().skip(1).all(|piece| !piece.last) && pieces[count - 1].last);
                 }

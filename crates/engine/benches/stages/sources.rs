@@ -42,6 +42,8 @@ pub mod notice;
 pub mod outer;
 #[path = "../../src/pinned.rs"]
 pub mod pinned;
+#[path = "../../src/reassembly.rs"]
+pub mod reassembly;
 #[path = "../../src/replies.rs"]
 pub mod replies;
 #[path = "../../src/rewrite.rs"]

@@ -38,6 +38,8 @@ impl Device {
         };
         let shared = Arc::new(Shared {
             queues: drivers.iter().map(queue).collect(),
+            account: Arc::default(),
+            quota: Arc::default(),
             fault: Arc::new(FaultWord::new()),
             features: AtomicU64::new(features.0),
             mtu: AtomicU16::new(0),
