@@ -285,6 +285,7 @@ def test_the_daemon_ends(world, way):
 
 
 @in_group("one host")
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["kill", "replace"])
 @pytest.mark.parametrize("names", [("a1", "near"), ("near", "a1"), ("own", "far")], ids=" serves ".join)
 def test_a_server_outlives_the_daemon(world, names, way):

@@ -306,7 +306,7 @@ pub struct RuleArgs {
     /// Destination port or range, for example 80 or 80-443 [default: any]
     #[arg(long)]
     pub ports: Option<String>,
-    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS[:BURST_KB]
+    /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI, police:MBPS or police:MBPS:BURST_KB
     #[arg(long)]
     pub action: String,
 }
