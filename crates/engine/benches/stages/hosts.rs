@@ -57,7 +57,7 @@ pub fn tcp_between_guests(flows: usize) -> Worker {
     let data = LEN - 54;
     let segment =
         |n: usize| to_server(&format!("A seq {} ack 5000 win 1000 / payload {data}", 1000 + n * data));
-    worker.receives(client, (0..2 * PACKETS / flows).flat_map(segment).collect());
+    worker.receives(client, (0..3 * PACKETS / flows).flat_map(segment).collect());
     worker
 }
 
