@@ -129,7 +129,7 @@ UNDERLAYS = {"a": ("192.0.2.1/24", "192.0.2.254"), "b": ("198.51.100.1/24", "198
 
 
 def hosts_with_a_router_between(lab, kind, **host):
-    """Starts two hosts whose router has a link that carries less than they believe. Returns the hosts and their guests."""
+    """Starts two hosts whose router has a link that carries less than they believe; returns them and their guests."""
     hosts, containers = {}, {}
     for name, (address, router) in UNDERLAYS.items():
         lab.plug(name, fabric=f"fabric-{name}", mtu=1500)
@@ -215,4 +215,5 @@ def test_underlay_whose_routers_fragment(lab, kind):
     hosts["b"].apply(config)
     a1.expect_ping(B1.address, size=1372, options=("-M", "dont"))
     drops = {**hosts["a"].drops(), **hosts["b"].drops()}
-    assert not any(drops.get(name) for name in ("mtu", "outer_fragment", "reassembly_failed", "reassembly_timeout")), drops
+    wrong = ("mtu", "outer_fragment", "reassembly_failed", "reassembly_timeout")
+    assert not any(drops.get(name) for name in wrong), drops

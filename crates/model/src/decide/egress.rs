@@ -169,7 +169,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 let least = if v6 { LEAST_MTU_V6 } else { 0 };
                 let learned = self.tables.path_mtu(tunnel.remote);
                 let loose = !path.dont_fragment && self.is_loose(frame);
-                // Routers on the way may fragment the tunnel packet. But a packet of the flow with Don't Fragment is refused.
+                // Routers on the way may fragment the tunnel packet. But a packet of the flow with Don't Fragment is
+                // refused.
                 let by_routers = loose && tunnel.kind.has_ethernet();
                 let too_big = learned.is_some_and(|mtu| frame.mtu_len(None) > inside(mtu));
                 self.effects.once |= by_routers && too_big;
