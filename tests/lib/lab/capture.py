@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from pathlib import Path
 
 from .netns import Namespace
@@ -25,7 +26,9 @@ class Capture:
         return self
 
     def __exit__(self, *_):
-        # It reads what the kernel holds for it before it ends.
+        # The kernel hands packets over in blocks, after a quarter of a second at the latest, which nobody can await; what
+        # it still holds when dumpcap ends is lost.
+        time.sleep(0.3)
         if self.dumpcap.stop(signal.SIGINT) != 0:
             raise Failed(self.dumpcap.describe())
 
