@@ -301,3 +301,19 @@ def test_programs_that_end_without_a_daemon_leave_nothing(lab):
     programs.expect_left(its)
     stays.stop(signal.SIGKILL)
     programs.expect_left(0)
+
+
+def test_status_tells_that_the_program_of_a_vms_vsock_ended(lab):
+    host = prepare(lab, config()).start()
+    told = lambda: [row["message"] for row in host.viaduct("status")["warnings"] if row["object"] == 'window "a1"']
+    qemu = vmm(host)
+    try:
+        # It plays both: a program of the VM, and what carries its stream to the daemon.
+        carrier, _ = Programs(lab, host).start("a1", 18604)
+        assert not told()
+        carrier.stop(signal.SIGKILL)
+        eventually(told, "a warning")
+        assert "carried the VM's vsock" in told()[0]
+    finally:
+        qemu.kill()
+    eventually(lambda: not told(), "no warning once the VM ended")

@@ -19,11 +19,12 @@ use crate::streams::events::Notifiers;
 use crate::streams::reception::{Door, HALTED, VIRTIO};
 use crate::streams::tickets::Origin;
 use crate::window::Window;
-use crate::window::host_process::HostProcess;
+use crate::window::host_process::{End, HostProcess};
 use crate::window::source::DeviceWindows;
 use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{Shutdown, SocketFlags, SocketType, accept_with, shutdown};
 use sockets::{Closing, Listener, ListeningFile, Place, Sockets, Untrusted};
 use std::net::Ipv6Addr;
@@ -31,7 +32,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
-use uverbs::{Claim, Connection, Refusal, Stream, Uuid};
+use uverbs::{Claim, Connection, Refusal, Stream, Uuid, machine};
 
 /// How many applications may wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -120,6 +121,8 @@ struct Shared {
     closing: Arc<Closing>,
     /// True if the device has windows.
     has_windows: AtomicBool,
+    /// The process at the other end of the last stream from the machine: what carries its vsock in user space.
+    carrier: Mutex<End>,
     stop: OwnedFd,
 }
 
@@ -166,6 +169,7 @@ impl Device {
             manager,
             closing: Arc::default(),
             has_windows: AtomicBool::new(false),
+            carrier: Mutex::new(End::Unknown),
             stop,
         });
         let (served, accepting) = (shared.clone(), listener.clone());
@@ -219,6 +223,12 @@ impl Device {
         let (windows, guest) = (adapter.windows(), adapter.spec().guest.clone());
         let process = HostProcess::now(pid);
         windows.own.iter().chain(&windows.common).for_each(|window| window.set_vmm(&guest, process));
+    }
+
+    /// Is true if the process that carried the machine's vsock has ended and no program has connected since.
+    #[must_use]
+    pub fn has_lost_carrier(&self) -> bool {
+        self.shared.carrier().is_over()
     }
 
     /// Lets the guest's machine migrate, with the contents of its window. The device is halted until
@@ -427,6 +437,12 @@ impl Door for Shared {
 
     fn admit(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim, origin: Origin) -> Result<(), Refusal> {
         let connection = Connection::Stream(Stream::serving(socket.clone()));
+        // The kernel's vsock has no process at the other end.
+        if machine(&*socket).is_none()
+            && let Ok(carrier) = socket_peercred(&*socket)
+        {
+            *self.carrier() = End::of(carrier.pid.as_raw_nonzero().get());
+        }
         Self::admit(&self, &socket, connection, Some(origin), Who::remote(claim)).map_err(|error| {
             self.manager.refusals.tell(&error);
             no_memory(error)
@@ -451,6 +467,10 @@ impl Shared {
         }
         let guest = self.adapter.spec().guest.clone();
         windows.own.iter().chain(&windows.common).for_each(|window| window.free_earlier_boots(&guest, boot));
+    }
+
+    fn carrier(&self) -> MutexGuard<'_, End> {
+        self.carrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clients(&self) -> MutexGuard<'_, Clients> {

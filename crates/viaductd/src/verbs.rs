@@ -221,7 +221,21 @@ impl Verbs {
                            these VMs, restart the daemon, and start them again";
             (WindowSpec::object(&name), message.to_owned())
         });
-        commons.chain(removed).chain(machines).collect()
+        let unserved = self.machines_without_vsock().into_iter().map(|name| {
+            let message = "the program that carried the VM's vsock (vhost-device-vsock) has ended, and programs in the VM \
+                           reach no verbs device; start it again, then plug the VM's vsock device out and in, or start \
+                           the VM again (this stays until a program of the VM is connected)";
+            (WindowSpec::object(&name), message.to_owned())
+        });
+        commons.chain(removed).chain(unserved).chain(machines).collect()
+    }
+
+    /// Returns the windows whose virtual machine runs, while the program of its vsock has ended.
+    fn machines_without_vsock(&self) -> Vec<String> {
+        let running: Vec<_> = self.vmms().keys().cloned().collect();
+        let devices: Vec<_> = self.devices().values().filter_map(|open| open.device.upgrade()).collect();
+        let of_running = devices.iter().filter(|device| running.iter().any(|guest| device.is_of(guest)));
+        of_running.filter_map(|device| device.without_vsock()).collect()
     }
 
     /// Returns the names of windows whose files others removed.

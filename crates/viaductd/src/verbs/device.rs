@@ -107,6 +107,11 @@ impl Device {
         Ok(())
     }
 
+    /// Returns the name of its window if the program that carried the machine's vsock has ended.
+    pub fn without_vsock(&self) -> Option<String> {
+        self.own.as_ref().filter(|_| self.adapter.has_lost_carrier()).map(|own| own.open.name())
+    }
+
     /// Notes the process of the virtual machine's VMM.
     pub fn set_vmm(&self, process: i32) {
         self.adapter.set_vmm(process);
