@@ -5,6 +5,7 @@
 
 import io
 import json
+import math
 import re
 import sys
 from itertools import cycle
@@ -112,14 +113,20 @@ def latency_by_message(results, point, titles):
     return _by_message(results, point, titles, "us", "latency, us", "lower") if point.scale == "log" else None
 
 
-def _by_message(results, point, titles, key, up, better):
-    """Makes curves of the median of the rounds by message size, for each case and device; None without messages."""
+def latency_of_small_messages(results, point, titles):
+    """Makes the same for a point's small messages."""
+    return point.small and _by_message(results, point, titles, "us", "latency, us", "lower", point.small)
+
+
+def _by_message(results, point, titles, key, up, better, most=math.inf):
+    """Makes curves of the median of the rounds by message size, up to `most` bytes, for each case and device; None
+    without messages."""
     devices, cases, series = results.devices(point.name), results.cases(point.name), []
     for style, case in zip(cycle(STYLES), cases):
         for device in devices:
             sizes = {}
             for sample in results.of(point.name, case, device):
-                for row in sample.get("curve", []):
+                for row in (row for row in sample.get("curve", []) if row["bytes"] <= most):
                     sizes.setdefault(row["bytes"], []).append(row[key])
             if sizes:
                 label = point.label(device, titles[device], case, len(cases) == 1)

@@ -9,7 +9,13 @@ import jinja2
 from . import devices, plots, tables
 from .results import METRICS
 
-PLOTS = [plots.bars, plots.cumulative, plots.bandwidth_by_message, plots.latency_by_message]
+PLOTS = [
+    plots.bars,
+    plots.cumulative,
+    plots.bandwidth_by_message,
+    plots.latency_by_message,
+    plots.latency_of_small_messages,
+]
 BURSTS = ["1", "2-3", "4-7", "8-15", "16-31", "32-63", "64"]
 
 

@@ -1,6 +1,7 @@
 """Ways between two virtual machines: verbs by windows, Linux's Soft-RoCE, sockets."""
 
 import os
+from types import SimpleNamespace
 
 from ..machine import DEVICE_CPU, GENERATOR_CPU
 from .verbs import Way
@@ -18,7 +19,8 @@ KINDS = {
     "vm-rxe": ("VMs, Soft-RoCE", False, {}, None),
     "vm-rxe-hosts": ("VMs of two hosts, Soft-RoCE", True, {}, None),
 }
-NAMES = list(KINDS)
+BRIDGED = "vm-bridged"
+NAMES = [*KINDS, BRIDGED]
 
 
 def kind():
@@ -58,6 +60,11 @@ class Machines(Way):
             remotes = [guest for guest in everybody if guest not in guests]
             host = self.lab.host(topology.tunnel_routes(config, "mpls-over-udp", *remotes))
             self.machines += [self.lab.vm(host, guest, kind()) for guest in guests]
+        self._boot()
+        if self.transport:
+            self._check_transport()
+
+    def _boot(self):
         self.client, self.server = (machine.boot(240).programs for machine in self.machines)
         self.address = self.server.address
         self.machines[0].expect_ping(self.address, 1)
@@ -65,8 +72,6 @@ class Machines(Way):
             for thread in map(int, os.listdir(f"/proc/{machine.qemu.process.pid}/task")):
                 os.sched_setaffinity(thread, {cpu})
                 os.setpriority(os.PRIO_PROCESS, thread, BEHIND)
-        if self.transport:
-            self._check_transport()
 
     def _check_transport(self):
         """Fails unless a queue pair uses the transport that is to be measured."""
@@ -85,6 +90,38 @@ class Machines(Way):
         return [*super().pids, *(program.process.pid for program in programs if program.running())]
 
 
+class Bridged(Machines):
+    """Two VMs on two hosts whose networks are the kernel's: a tap of QEMU and a Linux bridge on each."""
+
+    def __init__(self, name):
+        Way.__init__(self, name)
+        self.machines, self.keys = [], {}
+        self.title = "VMs of two hosts, Linux bridges"
+        self.conditions = "two VMs under QEMU, a CPU each; virtio-net by QEMU on a tap, a Linux bridge on each host"
+
+    def _set_up(self):
+        from lab import topology
+
+        for name, guest in (("a", "a1"), ("b", "b1")):
+            host = self.lab.plug(name, mtu=1500)
+            host.ip("link add br0 type bridge")
+            host.ip("tuntap add tap0 mode tap")
+            for device in ("up0", "tap0"):
+                host.ip(f"link set {device} up master br0")
+            host.ip("link set br0 up")
+            config = topology.host_config(name, {guest: topology.vhost(guest)})
+            tapped = type("Tapped", (Tapped, kind()), {"prefix": host.words([])})
+            self.machines.append(self.lab.vm(SimpleNamespace(name=name, config=config), guest, tapped))
+        self._boot()
+
+
+class Tapped:
+    """The network of a machine whose namespace has a tap for it."""
+
+    def net_words(self, queues):
+        return ["-netdev", "tap,id=net0,ifname=tap0,script=no,downscript=no"]
+
+
 def make(name, viaduct_bin):
     """Makes the way of this name."""
-    return Machines(name, viaduct_bin)
+    return Bridged(name) if name == BRIDGED else Machines(name, viaduct_bin)

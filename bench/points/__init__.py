@@ -55,6 +55,8 @@ class Point:
     over = "size"
     # Scale of the plot: "log" if figures differ by orders of magnitude.
     scale = "linear"
+    # If it has one, the size of messages up to which another plot shows their latencies, in bytes.
+    small = None
     # Things that it needs and this machine lacks; it then has no cases.
     needs = ""
 

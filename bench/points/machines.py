@@ -195,12 +195,12 @@ class MachinesSizes(MachinesPoint):
     metric = "gbps"
     # By measurement and device.
     LABELS = {
-        ("verbs", "vm-common"): "1 VM to VM, shared memory: verbs",
-        ("MPI over verbs", "vm-common"): "1 VM to VM, shared memory: MPI",
-        ("sockets", "vm-common"): "2 VM to VM, Ethernet through the switch: sockets",
-        ("MPI over TCP", "vm-common"): "2 VM to VM, Ethernet through the switch: MPI",
-        ("verbs", "vm-hosts"): "3 VM to VM, RDMA between hosts: verbs",
-        ("MPI over verbs", "vm-hosts"): "3 VM to VM, RDMA between hosts: MPI",
+        ("verbs", "vm-common"): "VM to VM, shared memory: verbs",
+        ("MPI over verbs", "vm-common"): "VM to VM, shared memory: MPI",
+        ("sockets", "vm-common"): "VM to VM, Ethernet through the switch: sockets",
+        ("MPI over TCP", "vm-common"): "VM to VM, Ethernet through the switch: MPI",
+        ("verbs", "vm-hosts"): "VM to VM, RDMA between hosts: verbs",
+        ("MPI over verbs", "vm-hosts"): "VM to VM, RDMA between hosts: MPI",
         ("sockets", "vm-hosts"): "VM to VM, Ethernet between hosts: sockets",
         ("verbs", "vm-own"): "VM to VM, windows of their own: verbs",
         ("verbs", "vm-rxe"): "VM to VM, Soft-RoCE through the switch: verbs",

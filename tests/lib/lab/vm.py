@@ -90,6 +90,8 @@ class Vm(Guest):
 
     # The rest of QEMU's -m after the size.
     slots = ""
+    # Words before QEMU's.
+    prefix = ()
     # How it has its memory.
     backend = "memory-backend-memfd,share=on"
 
@@ -119,8 +121,6 @@ class Vm(Guest):
         build_images(self.images)
         queues = self.entry.get("queues", 1)
         accel = accelerator()
-        # The VMM's role is the other one than viaductd's.
-        role = "server=on,wait=off" if self.entry.get("role") == "client" else "reconnect=1"
         device = f"virtio-net-pci,netdev=net0,mac={self.entry['mac']},romfile="
         if queues > 1:
             device += ",mq=on"
@@ -132,8 +132,7 @@ class Vm(Guest):
         words = qemu_words(self.name, accel, self.memory + self.slots, self.images, self.qemu_program) + [
             *("-object", f"{self.backend},id=memory,size={self.memory}"),
             *("-machine", "memory-backend=memory"),
-            *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
-            *("-netdev", f"vhost-user,id=net0,chardev=vhost,queues={queues}"),
+            *self.net_words(queues),
             *("-device", device),
             *(
                 "-chardev",
@@ -146,8 +145,17 @@ class Vm(Guest):
         ]
         if incoming:
             words += ["-incoming", incoming, *(["-S"] if paused else [])]
-        self.qemu = Background(words, self.directory / "qemu.log", stdout=subprocess.DEVNULL)
+        self.qemu = Background([*self.prefix, *words], self.directory / "qemu.log", stdout=subprocess.DEVNULL)
         return self
+
+    def net_words(self, queues):
+        """Returns the words of the network device's other end, `net0`."""
+        # The VMM's role is the other one than viaductd's.
+        role = "server=on,wait=off" if self.entry.get("role") == "client" else "reconnect=1"
+        return [
+            *("-chardev", f"socket,id=vhost,path={self.host.socket(self.name)},{role}"),
+            *("-netdev", f"vhost-user,id=net0,chardev=vhost,queues={queues}"),
+        ]
 
     def more_words(self):
         """Returns what else QEMU's command line has."""
