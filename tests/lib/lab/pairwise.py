@@ -11,15 +11,16 @@ def options(value):
     return [part for part in re.split(r"\s+(?=-)", value) if not part.startswith("-n ")]
 
 
-def pairwise(*axes, parts=options, always=(), marks=lambda *case: []):
+def pairwise(*axes, parts=options, always=(), marks=lambda *case: [], strength=2):
     """Returns the product of the axes as parameters for pytest; those that the gate does without are marked `nightly`.
 
     The gate keeps each value, each pair of parts that occurs in the product, and the combinations of `always`. `parts`
     says what a value is made of, so that a pair may be two options of one command line, or an option and a value of
-    another axis. `marks` says what other marks a combination has.
+    another axis. `marks` says what other marks a combination has. With a strength of 1 there are no pairs: the gate keeps
+    each value and each part.
     """
     cases = list(itertools.product(*axes))
-    pairs = {case: _pairs(case, parts) for case in cases}
+    pairs = {case: _pairs(case, parts, strength) for case in cases}
     chosen = {tuple(case) for case in always}
     missing = set().union(*pairs.values()).difference(*(pairs[case] for case in chosen))
     while missing:
@@ -30,7 +31,7 @@ def pairwise(*axes, parts=options, always=(), marks=lambda *case: []):
     return [pytest.param(*case, marks=[*marks(*case), *nightly(case)]) for case in cases]
 
 
-def _pairs(case, parts):
-    """Returns the values of a combination, and each two of their parts."""
+def _pairs(case, parts, strength):
+    """Returns the values of a combination, and each `strength` of their parts."""
     found = sorted({(axis, part) for axis, value in enumerate(case) for part in parts(value)})
-    return {*enumerate(case), *itertools.combinations(found, 2)}
+    return {*enumerate(case), *itertools.combinations(found, strength)}
