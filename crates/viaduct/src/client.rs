@@ -47,6 +47,10 @@ impl Failure {
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {
         match status.code() {
+            // What the daemon itself answers has no source: a connection that breaks in a call has one.
+            _ if std::error::Error::source(&status).is_some() => {
+                Self::NoDaemon(format!("the daemon went away: {}", status.message()))
+            }
             tonic::Code::Unavailable => Self::NoDaemon(format!("the daemon went away: {}", status.message())),
             _ => Self::Refused(status.message().to_owned()),
         }
@@ -104,4 +108,35 @@ fn unreachable(socket: &Path, e: &std::io::Error) -> Failure {
          `[host] readers` is for those who only look",
         whose.unwrap_or_default()
     ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use api::v1::StatusRequest;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Answers the beginning of a call, then dies.
+    async fn die_in_a_call(listener: tokio::net::UnixListener, greeting: &[u8]) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(greeting).await.unwrap();
+        // The client's preface, its settings, and the beginning of its request.
+        let mut asked = [0; 64];
+        stream.read_exact(&mut asked).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_dies_in_a_call_went_away() {
+        // An empty frame of settings (RFC 9113 6.5).
+        for greeting in [&b""[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]] {
+            let run_dir = tempfile::tempdir().unwrap();
+            let listener = tokio::net::UnixListener::bind(api::socket(run_dir.path())).unwrap();
+            let dies = tokio::spawn(async move { die_in_a_call(listener, greeting).await });
+            let mut client = connect(run_dir.path()).await.unwrap();
+            let failure = Failure::from(client.status(StatusRequest {}).await.unwrap_err());
+            assert!(matches!(failure, Failure::NoDaemon(_)), "{failure:?}");
+            dies.await.unwrap();
+        }
+    }
 }
