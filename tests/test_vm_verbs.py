@@ -187,11 +187,11 @@ MPI_PROGRAMS = {"collective": "2 ranks, 0 wrong", "memory": "0 wrong"}
 
 
 # Soft-RoCE has no MPI here.
-AT_NIGHT = ("common window", "own windows", "VM and container", "VM and container without trust")
-MPI = [only("two hosts"), *(only(name, pytest.mark.nightly) for name in AT_NIGHT)]
+MPI = [only(name) for name in PAIRS if not name.startswith("Soft-RoCE")]
 
 
-@pytest.mark.parametrize("name", [pytest.param("collective", marks=pytest.mark.nightly), "memory"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MPI_PROGRAMS)
 @pytest.mark.parametrize("pair", MPI, indirect=True)
 def test_mpi(shared_lab, pair, name):
     """There is a rank by each device. mpirun starts those of the other machine by tests/mpi/remote, in place of ssh."""
@@ -311,7 +311,7 @@ def test_a_server_outlives_the_daemon(world, names, way):
 
 
 @with_most_machines
-@pytest.mark.parametrize("way", ["reboot", "kill"])
+@pytest.mark.parametrize("way", ["reboot", pytest.param("kill", marks=pytest.mark.nightly)])
 def test_a_machine_ends(world, way):
     """The things of its programs are free, and programs of others see an error; it can boot again."""
     world.need("a1", "a2", "own")
@@ -473,6 +473,7 @@ def installation(directory, world):
 
 
 @with_most_machines
+@pytest.mark.nightly
 def test_two_nodes_with_one_installation_on_nfs(world, shared_lab):
     """Nodes run from a read-only installation, with a run-dir and a state-dir on each. The third machine serves it."""
     world.need("a2", "b1", "b2")
