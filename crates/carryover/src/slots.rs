@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 pub const MOST: usize = (32 << 20) - HEAD;
 /// Bytes before a snapshot: its number, its length, and a checksum of number and content.
 const HEAD: usize = 24;
-/// Offset of the table.
+/// Offset of the table of connections, behind both places for snapshots.
 pub(crate) const END: u64 = header::LEN + 2 * (MOST + HEAD) as u64;
 
 fn place(number: u64) -> u64 {
