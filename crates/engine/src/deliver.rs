@@ -105,6 +105,13 @@ impl Ports {
         sender.queues.iter().any(|queue| queue.has_room())
     }
 
+    /// Tells all queues that the worker waited.
+    #[cold]
+    pub fn suspect(&self) {
+        let queues = self.senders.iter().flatten().flat_map(|sender| &*sender.queues);
+        queues.for_each(|queue| queue.suspect());
+    }
+
     /// Returns the reason for which packets to an unconnected interface are dropped.
     #[cold]
     pub fn absent(&self, vif: VifId) -> DropReason {

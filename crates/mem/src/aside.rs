@@ -6,6 +6,10 @@
 //! did, the CPU time of the next ones is measured, because a worker that was preempted is nobody's fault. If they are
 //! really expensive, the port goes aside: for a while, one thread of low weight makes its calls, and those of all
 //! other ports that are aside. It also goes between them, so that together they get a quarter of a CPU at most.
+//!
+//! The pages of a guest's memory are the same: its VMM determines how long whoever touches them waits in the kernel. For
+//! these, an account counts the time of calls in which the thread waited, and a thread of its own touches the memory of
+//! ports that are aside.
 
 use crate::cycles;
 use crate::signal::{prepare, signal};
@@ -34,12 +38,44 @@ const EXPENSIVE: u64 = 50_000_000;
 const ASIDE: (u64, u64) = (1 << 31, 1 << 37);
 /// By how much the nice value of the thread is higher than that of workers: a tenth of their weight (sched(7)).
 const NICER: i32 = 10;
+/// The least for each nanosecond of the last expensive call, ticks.
+const EXCESS: u64 = 32;
 /// Pause after an expensive call before the next one, in units of its own length.
 const PAUSE: u32 = 3;
+
+/// What an account counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Counts {
+    /// CPU time.
+    #[default]
+    Work,
+    /// All the time of a call in which the thread waited. A thread that merely lost its CPU did not.
+    Waits,
+}
+
+impl Counts {
+    /// Returns the time, nanoseconds, and how often the thread has waited.
+    fn read(self) -> (u64, i64) {
+        match self {
+            Self::Work => (cpu_time(), 0),
+            Self::Waits => (time(ClockId::Monotonic), waits()),
+        }
+    }
+
+    /// Returns the nanoseconds by which the work since `before` exceeded what is free.
+    fn excess(self, before: (u64, i64), bytes: usize) -> u64 {
+        let now = self.read();
+        if self == Self::Waits && now.1 == before.1 {
+            return 0;
+        }
+        now.0.saturating_sub(before.0).saturating_sub(FREE + bytes as u64)
+    }
+}
 
 /// The cost of calls for one port.
 #[derive(Debug, Default)]
 pub struct Account {
+    counts: Counts,
     /// Ticks beyond what is free, at the moment `at`.
     owed: AtomicU64,
     at: AtomicU64,
@@ -56,6 +92,26 @@ pub struct Account {
 }
 
 impl Account {
+    /// Creates an account of waits for pages.
+    #[must_use]
+    pub fn of_pages() -> Self {
+        Self { counts: Counts::Waits, ..Self::default() }
+    }
+
+    /// Measures calls for a while, because somebody waited.
+    pub fn suspect(&self) {
+        let now = cycles::now();
+        let before = self.watched.swap(now + WATCHED, Relaxed);
+        if before < now {
+            self.spent.store(0, Relaxed);
+        }
+    }
+
+    /// Returns whether calls are neither measured nor made aside.
+    pub fn is_calm(&self) -> bool {
+        self.watched.load(Relaxed) == 0 && !self.is_aside()
+    }
+
     /// Makes a call that moves so many bytes, and counts what it costs.
     #[inline]
     pub fn call<T>(&self, bytes: usize, act: impl FnOnce() -> T) -> T {
@@ -86,9 +142,9 @@ impl Account {
 
     #[cold]
     fn measure<T>(&self, bytes: usize, act: impl FnOnce() -> T) -> T {
-        let before = cpu_time();
+        let before = self.counts.read();
         let done = act();
-        let excess = excess(before, bytes);
+        let excess = self.counts.excess(before, bytes);
         let spent = self.spent.fetch_add(excess, Relaxed) + excess;
         let now = cycles::now();
         if spent > EXPENSIVE {
@@ -124,6 +180,10 @@ impl Account {
     /// Ends the time aside, and returns false.
     #[cold]
     fn returns(&self, until: u64) -> bool {
+        if self.counts == Counts::Waits {
+            // One wait is enough to know it again.
+            self.suspect();
+        }
         // The thread may have prolonged it.
         let _ = self.aside.compare_exchange(until, 0, Relaxed, Relaxed);
         false
@@ -135,20 +195,30 @@ impl Account {
         self.is_expensive.store(excess > 0, Relaxed);
         self.last.store(now, Relaxed);
         if excess > 0 {
-            self.aside.store(now + self.rest.load(Relaxed), Relaxed);
+            // The thread may pause for long before it makes the next one.
+            self.aside.store(now + self.rest.load(Relaxed).max(EXCESS * excess), Relaxed);
         }
     }
 }
 
 /// Returns the calling thread's CPU time, nanoseconds.
 fn cpu_time() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).map_or(0, |time| time.as_nanos() as u64)
+    time(ClockId::ThreadCPUTime)
 }
 
-/// Returns the nanoseconds by which the work since `before` exceeded what is free.
-fn excess(before: u64, bytes: usize) -> u64 {
-    cpu_time().saturating_sub(before).saturating_sub(FREE + bytes as u64)
+fn time(clock: ClockId) -> u64 {
+    Duration::try_from(clock_gettime(clock)).map_or(0, |time| time.as_nanos() as u64)
+}
+
+/// Returns how often the calling thread has waited in the kernel: for a page, a lock, an event.
+#[must_use]
+pub fn waits() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes one `rusage`, for which all zeros are valid, too.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nvcsw
+    }
 }
 
 /// A part of a port whose calls the thread can make.
@@ -168,29 +238,46 @@ struct Server {
     wake: OwnedFd,
 }
 
-static SERVER: OnceLock<Server> = OnceLock::new();
+/// One for calls, and one for memory: it may wait long.
+static SERVERS: [OnceLock<Server>; 2] = [const { OnceLock::new() }; 2];
 
-/// Starts the thread, unless it runs already.
+impl Counts {
+    const fn server(self) -> &'static OnceLock<Server> {
+        &SERVERS[self as usize]
+    }
+
+    /// Starts the thread, unless it runs already.
+    fn start(self) -> io::Result<()> {
+        let server = self.server();
+        if server.get().is_none() {
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            if server.set(Server { parts: Mutex::default(), wake }).is_ok() {
+                let name = if self == Self::Work { "aside" } else { "aside-pages" };
+                std::thread::Builder::new()
+                    .name(name.to_owned())
+                    .spawn(move || server.get().map(Server::run))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Starts the threads, unless they run already.
 ///
 /// # Errors
 /// If the process is out of threads or descriptors.
 pub fn start_aside() -> io::Result<()> {
-    if SERVER.get().is_none() {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        if SERVER.set(Server { parts: Mutex::default(), wake }).is_ok() {
-            std::thread::Builder::new().name("aside".to_owned()).spawn(|| SERVER.get().map(Server::run))?;
-        }
-    }
-    Ok(())
+    Counts::Work.start()?;
+    Counts::Waits.start()
 }
 
-/// Makes the thread serve a part of a port whenever it waits.
+/// Makes the thread serve a part of a port with this account whenever it waits.
 ///
 /// # Errors
 /// As [`start_aside`].
-pub fn serve_aside(part: Weak<dyn Aside>) -> io::Result<()> {
-    start_aside()?;
-    if let Some(server) = SERVER.get() {
+pub fn serve_aside(part: Weak<dyn Aside>, account: &Account) -> io::Result<()> {
+    account.counts.start()?;
+    if let Some(server) = account.counts.server().get() {
         let mut parts = server.parts();
         parts.retain(|part| part.strong_count() > 0);
         parts.push(part);
@@ -198,9 +285,9 @@ pub fn serve_aside(part: Weak<dyn Aside>) -> io::Result<()> {
     Ok(())
 }
 
-/// Wakes the thread, after a part began to wait.
-pub fn wake_aside() {
-    if let Some(server) = SERVER.get() {
+/// Wakes the thread for an account, after a part began to wait.
+pub fn wake_aside(account: &Account) {
+    if let Some(server) = account.counts.server().get() {
         signal(server.wake.as_fd());
     }
 }
@@ -240,11 +327,12 @@ impl Server {
             if account.is_expensive.load(Relaxed) && Instant::now() < *resumes {
                 return Some(*resumes);
             }
-            let before = cpu_time();
+            let before = account.counts.read();
             let bytes = part.serve();
-            let excess = excess(before, bytes);
+            let excess = account.counts.excess(before, bytes);
             account.made(excess);
-            if excess > 0 {
+            // A thread that waited used no CPU.
+            if excess > 0 && account.counts == Counts::Work {
                 *resumes = Instant::now() + PAUSE * Duration::from_nanos(excess);
             }
         }
@@ -268,7 +356,7 @@ impl Bell {
     pub fn new(fd: OwnedFd, account: Arc<Account>) -> io::Result<Arc<Self>> {
         let bell = Arc::new(Self { fd, account, waits: AtomicBool::new(false) });
         let part: Weak<Self> = Arc::downgrade(&bell);
-        serve_aside(part)?;
+        serve_aside(part, &bell.account)?;
         Ok(bell)
     }
 
@@ -284,7 +372,7 @@ impl Bell {
     #[cold]
     fn leave(&self) {
         if !self.waits.swap(true, AcqRel) {
-            wake_aside();
+            wake_aside(&self.account);
         }
     }
 }
@@ -350,6 +438,23 @@ mod tests {
         assert_eq!(account.aside.load(Relaxed), until);
         account.made(1);
         assert!(account.aside.load(Relaxed) > until);
+    }
+
+    #[test]
+    fn waits_put_an_account_of_pages_aside_and_work_does_not() {
+        let account = Account::of_pages();
+        account.suspect();
+        assert!(!account.is_calm() && !account.is_aside());
+        (0..20).for_each(|_| account.call(0, || burn(Duration::from_millis(5))));
+        assert!(!account.is_aside());
+        (0..20).for_each(|_| account.call(0, || std::thread::sleep(Duration::from_millis(5))));
+        assert!(account.is_aside());
+        // When it comes back, its calls are measured.
+        account.aside.store(1, Relaxed);
+        assert!(!account.is_aside() && !account.is_calm());
+        (0..2).for_each(|_| account.call(0, || std::thread::sleep(Duration::from_millis(30))));
+        assert!(account.is_aside());
+        assert_eq!(account.rest.load(Relaxed), 2 * ASIDE.0);
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod segment;
 mod signal;
 pub mod vnet;
 
-pub use aside::{Account, Aside, Bell, serve_aside, start_aside, wake_aside};
+pub use aside::{Account, Aside, Bell, serve_aside, start_aside, waits, wake_aside};
 pub use burst::{BURST, Burst, RxPacket};
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use fault::FaultWord;

@@ -48,6 +48,10 @@ pub trait RxQueue: Send {
 
     /// Ends the request for events and drains pending ones, after waking.
     fn disarm(&mut self);
+
+    /// Tells that the worker waited in the kernel while it served its queues. A queue whose other side can make
+    /// that happen finds out whether it did.
+    fn suspect(&mut self) {}
 }
 
 /// The kinds of unfinished packets that the other side accepts.
@@ -149,6 +153,9 @@ pub trait TxQueue: Send + Sync {
     fn has_room(&self) -> bool {
         true
     }
+
+    /// Tells what [`RxQueue::suspect`] does.
+    fn suspect(&self) {}
 }
 
 /// State of a port, for display.
@@ -167,7 +174,8 @@ pub struct PortStatus {
     /// Number of frames that the kernel dropped before we received them because its buffers were full (wires,
     /// taps).
     pub lost: u64,
-    /// Number of frames that the kernel refused when it got them ([`Room::settle`] tells the reasons; wires, taps).
+    /// Number of frames that the kernel refused when it got them ([`Room::settle`] tells the reasons; wires, taps), or
+    /// for which a guest that is served aside had no buffers then.
     pub refused: u64,
     /// The other side's MTU as agreed, if any.
     pub mtu: Option<u16>,
@@ -175,6 +183,8 @@ pub struct PortStatus {
     pub mac: Option<[u8; 6]>,
     /// Whether calls of the kernel for the port are made aside ([`crate::Account`]).
     pub aside: bool,
+    /// Whether its memory is touched aside.
+    pub pages_aside: bool,
     /// Whether the device is in another network namespace than the daemon, if it can be (taps) and that is known.
     pub elsewhere: Option<bool>,
 }

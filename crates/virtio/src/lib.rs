@@ -8,9 +8,11 @@
 //! Must not know: what is in a guest's frame beyond its length, tables, other ports.
 
 mod announcement;
+mod aside;
 mod backend;
 mod control;
 mod features;
+mod frames;
 mod inflight;
 mod journals;
 mod lease;

@@ -10,7 +10,7 @@ use crate::ring::Fault;
 use crate::rx::GuestRx;
 use crate::socket::Listener;
 use crate::tx::GuestTx;
-use mem::{FaultWord, Frozen, HostQuota, Opened, Port, PortStatus, Quota, RxQueue, TxQueue};
+use mem::{Account, FaultWord, Frozen, HostQuota, Opened, Port, PortStatus, Quota, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
 use sockets::{ListeningFile, Sockets};
 use std::convert::Infallible;
@@ -118,6 +118,8 @@ pub fn open_by(
         queues,
         fault: Arc::new(FaultWord::new()),
         account: Arc::default(),
+        pages: Account::of_pages(),
+        refused: AtomicU64::new(0),
         quota: Arc::new(Quota::new(port.memory.clone())),
         features: AtomicU64::new(0),
         mtu: AtomicU16::new(0),
@@ -141,22 +143,20 @@ pub fn open_by(
         refused: Mutex::new(None),
     });
     mem::start_aside()?;
+    // Ring 2i is the driver's receive ring, 2i + 1 its transmit ring (VIRTIO 1.2, 5.1.2).
+    let pairs = 0..usize::from(port.queues);
+    let rx =
+        pairs.clone().map(|i| Ok(Box::new(GuestRx::new(shared.clone(), 2 * i + 1)?) as Box<dyn RxQueue>));
+    let rx = rx.collect::<io::Result<_>>()?;
+    let tx = pairs.map(|i| Ok(Arc::new(GuestTx::new(shared.clone(), 2 * i)?) as Arc<dyn TxQueue>));
+    let tx = tx.collect::<io::Result<_>>()?;
     let (run, accepting) = (control.clone(), listener.clone());
     let (running, ended) = mpsc::channel();
     std::thread::Builder::new().name(format!("vhost-{}", port.name)).spawn(move || {
         run.run(accepting.as_deref());
         drop(running);
     })?;
-    // Ring 2i is the driver's receive ring, 2i + 1 its transmit ring (VIRTIO 1.2, 5.1.2).
-    let pairs = 0..usize::from(port.queues);
-    Ok(Opened {
-        rx: pairs
-            .clone()
-            .map(|i| Box::new(GuestRx::new(shared.clone(), 2 * i + 1)) as Box<dyn RxQueue>)
-            .collect(),
-        tx: pairs.map(|i| Arc::new(GuestTx::new(shared.clone(), 2 * i)) as Arc<dyn TxQueue>).collect(),
-        port: Arc::new(Device { control, ended: Mutex::new(ended), listener, _file: file }),
-    })
+    Ok(Opened { rx, tx, port: Arc::new(Device { control, ended: Mutex::new(ended), listener, _file: file }) })
 }
 
 /// The port as its owner sees it.
@@ -188,6 +188,8 @@ impl Port for Device {
             malformed: shared.queues.iter().map(Queue::malformed).sum(),
             mtu: Some(shared.mtu.load(Ordering::Relaxed)).filter(|mtu| *mtu != 0),
             aside: shared.account.is_aside(),
+            pages_aside: shared.pages.is_aside(),
+            refused: shared.refused.load(Ordering::Relaxed),
             ..PortStatus::default()
         }
     }

@@ -232,6 +232,10 @@ pub(crate) struct Shared {
     pub(crate) fault: Arc<FaultWord>,
     /// The cost of interrupts.
     pub(crate) account: Arc<Account>,
+    /// The time for which its memory made us wait.
+    pub(crate) pages: Account,
+    /// Frames for which there was no room when they were written aside.
+    pub(crate) refused: AtomicU64,
     /// Counts what is mapped of the VMM.
     pub(crate) quota: Arc<Quota>,
     pub(crate) features: AtomicU64,

@@ -1,12 +1,15 @@
 //! Packets from a guest: [`mem::RxQueue`] over a driver's transmit ring.
 
 use crate::announcement::Frame;
+use crate::aside::Inlet;
 use crate::features::Features;
-use crate::queue::{Held, Running, Shared};
+use crate::frames::Frames;
+use crate::queue::{Held, Queue, Running, Shared};
 use crate::ring::{Access, Chain, Fault, Memory, Virtqueue, dispatch};
 use arrayvec::ArrayVec;
 use mem::vnet::{self, DataValid};
-use mem::{BURST, Burst, Offload, RxQueue, Segment, gather, prefetch};
+use mem::{BURST, Burst, Offload, RxQueue, Segment, cycles, gather, prefetch};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,10 +17,13 @@ use std::sync::atomic::Ordering;
 /// Shortest frame: an Ethernet header.
 const MIN_FRAME: usize = 14;
 /// Longest frame: a TCP segment of 64 KiB under its headers.
-const MAX_FRAME: usize = 65536 + 128;
+pub(crate) const MAX_FRAME: usize = 65536 + 128;
+/// How often the thread for memory is asked whether there are packets, while the worker polls: ticks of the cycle
+/// counter.
+const ASKED: u64 = 1 << 18;
 
-/// The queue at `index` of a port.
-pub(crate) struct GuestRx {
+/// Takes packets from the ring at `index` of a port.
+pub(crate) struct Direct {
     shared: Arc<Shared>,
     index: usize,
     /// Chains of the current burst, oldest first. While there are any, the lease is ours.
@@ -26,7 +32,7 @@ pub(crate) struct GuestRx {
     own: Box<Frame>,
 }
 
-impl GuestRx {
+impl Direct {
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
         Self { shared, index, taken: ArrayVec::new(), own: Box::new([0; _]) }
     }
@@ -40,6 +46,10 @@ impl GuestRx {
         // SAFETY: it stays where it is, and as it is, while the burst is out: `poll` is what writes it.
         let segment = unsafe { Segment::new(self.own.as_mut_ptr(), self.own.len() as u32) };
         usize::from(burst.push_one(segment, Offload::default()))
+    }
+
+    fn queue(&self) -> &Queue {
+        &self.shared.queues[self.index]
     }
 
     /// Returns all taken chains to the driver.
@@ -59,8 +69,9 @@ impl GuestRx {
     }
 }
 
-impl RxQueue for GuestRx {
-    fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
+impl Direct {
+    #[inline]
+    pub(crate) fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
         debug_assert!(self.taken.is_empty() && burst.is_empty(), "a burst is still out");
         if !self.taken.is_empty() || !self.shared.healthy() {
             return 0;
@@ -99,7 +110,8 @@ impl RxQueue for GuestRx {
         burst.len()
     }
 
-    fn release(&mut self, burst: &mut Burst) {
+    #[inline]
+    pub(crate) fn release(&mut self, burst: &mut Burst) {
         burst.clear();
         if self.taken.is_empty() {
             return;
@@ -109,35 +121,109 @@ impl RxQueue for GuestRx {
         Self::give_back(&mut held, &mut self.taken);
     }
 
-    fn event_fd(&self) -> BorrowedFd<'_> {
-        self.shared.queues[self.index].event_fd()
-    }
-
-    fn arm(&mut self) -> bool {
-        let queue = &self.shared.queues[self.index];
-        // Before the attempt: if the control thread has the lease, it reads this later and wakes us.
-        queue.armed.store(true, Ordering::SeqCst);
+    /// Requests events; returns whether packets wait already.
+    pub(crate) fn want_kicks(&self) -> bool {
         if !self.shared.healthy() {
             return false;
         }
-        let Ok(mut held) = queue.lease() else { return false };
+        let Ok(mut held) = self.shared.queues[self.index].lease() else { return false };
         held.want_kicks(true);
         dispatch!(&held.ring, ring => ring.pending()) || !held.kicked
     }
+}
 
-    fn disarm(&mut self) {
-        let queue = &self.shared.queues[self.index];
-        queue.armed.store(false, Ordering::SeqCst);
-        queue.drain_events();
-        if let Ok(mut held) = queue.lease() {
-            held.want_kicks(false);
-        }
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.release(&mut Burst::default());
     }
 }
 
-impl Drop for GuestRx {
-    fn drop(&mut self) {
-        self.release(&mut Burst::default());
+/// The queue at `index` of a port.
+pub(crate) struct GuestRx {
+    direct: Direct,
+    /// Where packets come from while the worker should not touch the ring.
+    inlet: Arc<Inlet>,
+    /// Whether they do; the frames of the burst then, and when it was asked for more.
+    is_aside: bool,
+    frames: Frames,
+    asked: u64,
+}
+
+impl GuestRx {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> io::Result<Self> {
+        let inlet = Inlet::new(shared.clone(), index)?;
+        let direct = Direct::new(shared, index);
+        Ok(Self { direct, inlet, is_aside: false, frames: Frames::default(), asked: 0 })
+    }
+
+    #[cold]
+    fn poll_aside(&mut self, burst: &mut Burst) -> usize {
+        let pages = &self.direct.shared.pages;
+        let is_thread = pages.is_aside();
+        if !is_thread {
+            self.inlet.look();
+        }
+        let is_any = self.inlet.exchange(&mut self.frames);
+        self.frames.for_each(|segment, offload| {
+            burst.push_one(segment, *offload);
+        });
+        let now = cycles::now();
+        if is_thread {
+            if is_any || now.saturating_sub(self.asked) > ASKED {
+                self.asked = now;
+                self.inlet.ask();
+            }
+        } else if !is_any && pages.is_calm() && self.inlet.leave() {
+            self.is_aside = false;
+            self.frames = Frames::default();
+        }
+        burst.len()
+    }
+}
+
+impl RxQueue for GuestRx {
+    fn poll(&mut self, burst: &mut Burst, byte_budget: usize) -> usize {
+        if self.is_aside {
+            return self.poll_aside(burst);
+        }
+        self.direct.poll(burst, byte_budget)
+    }
+
+    fn release(&mut self, burst: &mut Burst) {
+        self.direct.release(burst);
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.direct.queue().event_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        // Before the attempt: if the control thread has the lease, it reads this later and wakes us.
+        self.direct.queue().armed.store(true, Ordering::SeqCst);
+        match self.is_aside {
+            false => self.direct.want_kicks(),
+            true if self.direct.shared.pages.is_aside() => {
+                self.inlet.ask();
+                self.inlet.holds()
+            }
+            true => self.inlet.arm() || self.inlet.holds(),
+        }
+    }
+
+    fn disarm(&mut self) {
+        let queue = self.direct.queue();
+        queue.armed.store(false, Ordering::SeqCst);
+        queue.drain_events();
+        if !self.is_aside
+            && let Ok(mut held) = queue.lease()
+        {
+            held.want_kicks(false);
+        }
+    }
+
+    fn suspect(&mut self) {
+        self.direct.shared.pages.suspect();
+        self.is_aside = true;
     }
 }
 

@@ -1,12 +1,14 @@
 //! Packets to a guest: [`mem::TxQueue`] over a driver's receive ring.
 
+use crate::aside::Outlet;
 use crate::features::Features;
 use crate::lease::Taken;
 use crate::queue::{Running, Shared};
 use crate::ring::{Access, Chain, Fault, Memory, Virtqueue, dispatch};
 use crate::rx::skip;
 use arrayvec::ArrayVec;
-use mem::{Accepts, BURST, NoRoom, Offload, Room, Segment, TxQueue, copy, prefetch, scatter, vnet};
+use mem::{Accepts, BURST, Csum, NoRoom, Offload, Room, Segment, TxQueue, copy, prefetch, scatter, vnet};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,57 +16,93 @@ use std::sync::atomic::Ordering;
 pub(crate) struct GuestTx {
     shared: Arc<Shared>,
     index: usize,
+    /// Where packets go while workers should not touch the ring.
+    outlet: Arc<Outlet>,
 }
 
 impl GuestTx {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
-        Self { shared, index }
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> io::Result<Self> {
+        let outlet = Outlet::new(shared.clone(), index)?;
+        Ok(Self { shared, index, outlet })
     }
 }
 
 impl TxQueue for GuestTx {
     fn accepts(&self) -> Accepts {
-        Features(self.shared.features.load(Ordering::Relaxed)).left_to_driver()
+        accepts(&self.shared)
     }
 
     fn burst(&self, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
-        let lease = match self.shared.healthy() {
-            true => self.shared.queues[self.index].lease(),
-            false => Err(Taken::Closed),
-        };
-        let mut held = match lease {
-            Ok(held) if held.enabled => held,
-            Err(Taken::Busy) => return false,
-            _ => {
-                fill(&mut Down);
-                return true;
-            }
-        };
-        let Running { ring, memory, segments, features, .. } = &mut *held;
-        segments.clear();
-        let (notify, malformed, fault) = dispatch!(ring, ring => {
-            let mut room = GuestRoom::new(ring, memory, segments, *features);
-            fill(&mut room);
-            room.memory.written(room.segments);
-            let GuestRoom { malformed, fault, .. } = room;
-            let notify = ring.publish();
-            ring.read_ahead();
-            (notify, malformed, fault)
-        });
-        held.memory.written(&held.areas);
-        if notify {
-            held.notify();
+        if self.outlet.is_used()
+            && let Some(leased) = self.outlet.burst(fill)
+        {
+            return leased;
         }
-        held.count_malformed(malformed);
-        if let Some(fault) = fault {
-            self.shared.fail(&held, fault);
-        }
-        true
+        burst(&self.shared, self.index, fill)
+    }
+
+    fn suspect(&self) {
+        self.outlet.begin();
     }
 }
 
+pub(crate) fn accepts(shared: &Shared) -> Accepts {
+    Features(shared.features.load(Ordering::Relaxed)).left_to_driver()
+}
+
+/// Returns whether a packet may be given to a driver that accepts these offloads.
+pub(crate) fn is_accepted(offload: &Offload, accepts: Accepts, tells_valid: bool) -> bool {
+    let is_sum_accepted = match offload.csum {
+        Csum::Unknown => true,
+        Csum::Valid => accepts.csum || tells_valid,
+        Csum::Partial { .. } => accepts.csum,
+    };
+    is_sum_accepted
+        && offload.gso.is_none_or(|gso| {
+            let is_kind_accepted = if gso.v6 { accepts.tso6 } else { accepts.tso4 };
+            accepts.csum && is_kind_accepted && (accepts.ecn || !gso.ecn)
+        })
+}
+
+/// Does for the ring at `index` what [`TxQueue::burst`] says.
+#[inline]
+pub(crate) fn burst(shared: &Shared, index: usize, fill: &mut dyn FnMut(&mut dyn Room)) -> bool {
+    let lease = match shared.healthy() {
+        true => shared.queues[index].lease(),
+        false => Err(Taken::Closed),
+    };
+    let mut held = match lease {
+        Ok(held) if held.enabled => held,
+        Err(Taken::Busy) => return false,
+        _ => {
+            fill(&mut Down);
+            return true;
+        }
+    };
+    let Running { ring, memory, segments, features, .. } = &mut *held;
+    segments.clear();
+    let (notify, malformed, fault) = dispatch!(ring, ring => {
+        let mut room = GuestRoom::new(ring, memory, segments, *features);
+        fill(&mut room);
+        room.memory.written(room.segments);
+        let GuestRoom { malformed, fault, .. } = room;
+        let notify = ring.publish();
+        ring.read_ahead();
+        (notify, malformed, fault)
+    });
+    held.memory.written(&held.areas);
+    if notify {
+        held.notify();
+    }
+    held.count_malformed(malformed);
+    if let Some(fault) = fault {
+        shared.fail(&held, fault);
+    }
+    true
+}
+
 /// Room in a queue that does not exist.
-struct Down;
+pub(crate) struct Down;
 
 impl Room for Down {
     fn reserve(&mut self, _: usize, _: &Offload) -> Result<&[Segment], NoRoom> {

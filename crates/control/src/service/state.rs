@@ -134,17 +134,24 @@ fn mtus(view: &View) -> impl Iterator<Item = v1::Warning> {
     })
 }
 
-/// Returns a warning for each interface whose calls of the kernel are made by the thread for expensive ones.
+/// Returns a warning for each interface whose calls of the kernel, or whose memory, are left to a thread of low weight.
 fn aside(view: &View) -> impl Iterator<Item = v1::Warning> {
-    let names = view.tables.vifs.values().map(|vif| &vif.name).filter(|name| view.port(name).aside);
-    names.map(|name| v1::Warning {
+    let warning = |name: &str, why: &str| v1::Warning {
         object: format!("guest \"{name}\""),
-        message: "the kernel works too long for each of its packets or interrupts (many watch its VMM's eventfd or its \
-                  container's socket, or the container has many filters): a thread of low weight does this work now, \
-                  and packets to it may be late or lost"
-            .to_owned(),
+        message: format!("{why}: a thread of low weight does this work now, and packets may be late or lost"),
+    };
+    view.tables.vifs.values().flat_map(move |vif| {
+        let port = view.port(&vif.name);
+        let calls = port.aside.then(|| warning(&vif.name, CALLS));
+        let pages = port.pages_aside.then(|| warning(&vif.name, PAGES));
+        calls.into_iter().chain(pages)
     })
 }
+
+const CALLS: &str = "the kernel works too long for each of its packets or interrupts (many watch its VMM's eventfd or its \
+                     container's socket, or the container has many filters)";
+const PAGES: &str =
+    "pages of its memory take too long to come (its VMM punches holes into it, or the host swaps)";
 
 /// Returns a warning for each TAP that is no longer in its container.
 fn lost_taps(view: &View) -> impl Iterator<Item = v1::Warning> {

@@ -239,6 +239,7 @@ impl Port for Tap {
             refused: state.refused.get(),
             mtu: Some(link.as_ref().map_or(config.mtu, |tap| tap.link.mtu.min(u16::MAX.into()) as u16)),
             aside: self.shared.account.is_aside(),
+            pages_aside: false,
             elsewhere: link.as_ref().ok().and_then(|tap| tap.elsewhere),
             mac: link.ok().map(|tap| tap.link.mac).or(config.mac),
         }

@@ -31,7 +31,7 @@ impl Spool {
         let (head, tail) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let spool = Arc::new(Self { shared, index, memory, lengths, head, tail });
         let part: std::sync::Weak<Self> = Arc::downgrade(&spool);
-        serve_aside(part)?;
+        serve_aside(part, &spool.shared.account)?;
         Ok(spool)
     }
 
@@ -52,7 +52,7 @@ impl Spool {
         copy(&[message], 0, &[self.slot(tail, message.len())], 0, message.len());
         self.lengths[tail % FRAMES].store(message.len() as u32, Relaxed);
         self.tail.store(tail.wrapping_add(1), Release);
-        wake_aside();
+        wake_aside(&self.shared.account);
         Ok(())
     }
 

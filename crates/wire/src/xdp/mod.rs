@@ -334,6 +334,7 @@ impl Port for Xdp {
             mtu: link.as_ref().ok().map(|link| link.mtu.min(u16::MAX.into()) as u16),
             mac: link.ok().map(|link| link.mac),
             aside: false,
+            pages_aside: false,
             elsewhere: None,
         }
     }
