@@ -229,6 +229,13 @@ pub trait Port: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Tells threads of the port that are not needed for packets to rest until [`Port::thaw`], so that nobody waits for
+    /// them once packets wait.
+    fn rest(&self) {}
+
+    /// Waits for a bounded time until they rest.
+    fn await_rest(&self) {}
+
     /// Begins to stop, so that [`Port::freeze`] waits for less, and several ports stop at the same time.
     fn begin_freeze(&self) {}
 

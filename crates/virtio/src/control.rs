@@ -83,6 +83,9 @@ impl Control {
         let mut budget = Budget::of_thread();
         let mut adopted = if self.config.waits { self.park() } else { None };
         while !self.is_closing() {
+            if adopted.is_none() {
+                budget.lower();
+            }
             let connected = match (adopted.take(), listener) {
                 (Some((stream, adoption)), _) => Some((stream, Some(adoption))),
                 (None, Some(listener)) => {
@@ -245,6 +248,7 @@ impl Control {
                 let handler = self.handler(&stream, &backend, adoption);
                 // The other process may still go on itself, and then it answers what the VMM asks.
                 drop(self.park());
+                budget.lower();
                 handler?
             }
         };

@@ -207,6 +207,14 @@ impl Port for Device {
         self.listener.iter().map(|listener| listener.as_fd().try_clone_to_owned()).collect()
     }
 
+    fn rest(&self) {
+        self.control.rest();
+    }
+
+    fn await_rest(&self) {
+        self.control.await_rest();
+    }
+
     fn begin_freeze(&self) {
         self.control.begin_freeze();
     }

@@ -52,6 +52,14 @@ impl Core {
             .collect()
     }
 
+    /// Has ports' threads that are not needed for packets rest until [`Self::thaw`], and waits for that, for a bounded
+    /// time.
+    pub fn rest(&self) {
+        let ports = self.open_ports();
+        ports.iter().for_each(|(_, port)| port.rest());
+        ports.iter().for_each(|(_, port)| port.await_rest());
+    }
+
     /// Stops all ports until [`Self::thaw`]. Returns the state of those that have one.
     ///
     /// # Errors

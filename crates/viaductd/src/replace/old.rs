@@ -130,10 +130,11 @@ impl Old {
 
     /// Stops, and sends the state. Goes on if the new daemon does not take over.
     fn freeze(&self, talk: &mut Conversation) -> anyhow::Result<()> {
+        self.core.rest();
         // Counts from here until the pause are lost.
         self.core.leave();
         let since_ns = now_ns();
-        self.forwarder.pause()?;
+        self.forwarder.pause().inspect_err(|_| self.core.thaw())?;
         let handed_over = self.core.freeze().map_err(Into::into).and_then(|sessions| {
             let sent = sessions.iter().try_for_each(|(port, frozen)| send(talk, port, frozen));
             sent.and_then(|()| self.tell_learned(talk))

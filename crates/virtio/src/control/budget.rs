@@ -22,15 +22,25 @@ pub(super) struct Budget {
     /// CPU time of the thread, and the time, at the last count.
     worked: Duration,
     at: Instant,
+    /// Whether the thread's weight was lowered.
+    is_low: bool,
 }
 
 impl Budget {
-    /// Starts to count the work of the calling thread, and lowers its weight.
+    /// Starts to count the work of the calling thread.
     pub(super) fn of_thread() -> Self {
-        let nice = getpriority_process(None).unwrap_or(0);
-        // Sets it only for the calling thread: in Linux each thread has its own.
-        let _ = setpriority_process(None, nice.saturating_add(NICER));
-        Self { left: AT_ONCE, owed: Duration::ZERO, worked: worked(), at: Instant::now() }
+        let (worked, at) = (worked(), Instant::now());
+        Self { left: AT_ONCE, owed: Duration::ZERO, worked, at, is_low: false }
+    }
+
+    /// Lowers the weight of the calling thread, unless that was done. A thread that goes on for a different process does it
+    /// afterwards, because all guests' packets wait for that.
+    pub(super) fn lower(&mut self) {
+        if !std::mem::replace(&mut self.is_low, true) {
+            let nice = getpriority_process(None).unwrap_or(0);
+            // Sets it only for the calling thread: in Linux each thread has its own.
+            let _ = setpriority_process(None, nice.saturating_add(NICER));
+        }
     }
 
     /// Returns how long the thread has to pause before it works again, if it has to.
@@ -62,7 +72,8 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let ms = Duration::from_millis;
-        let mut budget = Budget { left: AT_ONCE, owed: Duration::ZERO, worked: Duration::ZERO, at: start };
+        let (worked, owed) = Default::default();
+        let mut budget = Budget { left: AT_ONCE, owed, worked, at: start, is_low: false };
         assert_eq!(budget.count(ms(500), at(0)), None, "at once");
         assert_eq!(budget.count(ms(501), at(20)), None, "20 ms earn one");
         assert_eq!(budget.count(ms(503), at(20)), Some(ms(40)));

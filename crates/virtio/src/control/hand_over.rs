@@ -14,14 +14,16 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
-/// How long the control thread may take to obey. The VMM can delay it while it closes or maps what the VMM
-/// sent, and all guests' packets wait meanwhile. In tests nothing waits, and a busy machine may have no CPU
-/// for the thread.
+/// How long the control thread may take to rest. It has a low weight, and the VMM can delay it while it closes or maps
+/// what the VMM sent; packets go on meanwhile.
+const RESTS: Duration = Duration::from_secs(if cfg!(test) { 20 } else { 5 });
+/// How long stopping may take, and the control thread to obey otherwise. The VMM can delay it, and all guests' packets
+/// wait meanwhile. In tests nothing waits, and a busy machine may have no CPU for the thread.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 20 } else { 1 });
 
 pub(crate) enum Command {
-    /// Stop, and describe the session if there is one.
-    Freeze(Sender<io::Result<Option<Frozen>>>),
+    /// Rest, and hand out the session if there is one.
+    Rest(Sender<Option<Resting>>),
     /// Go on, or begin.
     Thaw(Sender<io::Result<()>>),
     /// Begin with this session.
@@ -37,52 +39,118 @@ pub(crate) struct Adoption {
     answer: Sender<io::Result<()>>,
 }
 
+/// A session that its thread has left alone.
+pub(crate) struct Resting {
+    stream: UnixStream,
+    backend: Arc<Mutex<Backend>>,
+    /// The rings that ran before they were stopped.
+    ran: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Resting {
+    /// Stops the rings, and describes the session.
+    fn freeze(self) -> io::Result<Option<Frozen>> {
+        let mut backend = lock(&self.backend);
+        let (session, descriptors, ran) = backend.freeze()?;
+        *lock(&self.ran) = ran;
+        frozen(&self.stream, &session, descriptors).map(Some)
+    }
+}
+
 /// A port that was told to freeze.
-pub(crate) struct Freezing {
-    answered: Receiver<io::Result<Option<Frozen>>>,
-    until: Instant,
+pub(crate) enum Freezing {
+    /// Its thread was told to rest, until this time at most.
+    Told(Receiver<Option<Resting>>, Instant),
+    /// Its thread rests, or can't.
+    Rests(Option<Resting>),
+    /// It is being stopped.
+    Stops(Receiver<io::Result<Option<Frozen>>>, Instant),
 }
 
 impl Control {
-    /// Begins to freeze the port, as [`mem::Port::begin_freeze`] says.
-    pub(crate) fn begin_freeze(&self) {
+    /// Has the thread rest, as [`mem::Port::rest`] says.
+    pub(crate) fn rest(&self) {
         let (answer, answered) = channel();
-        *lock(&self.freezing) = Some(Freezing { answered, until: Instant::now() + PATIENCE });
-        self.command(Command::Freeze(answer));
+        *lock(&self.freezing) = Some(Freezing::Told(answered, Instant::now() + RESTS));
+        self.command(Command::Rest(answer));
     }
 
-    /// Freezes the port, as [`mem::Port::freeze`] says. A VMM whose descriptor does not close holds up nobody
-    /// else: its connection ends with this process, and it has to connect again.
+    /// Waits until the thread rests. A VMM whose descriptor does not close holds up nobody else: its connection ends
+    /// with this process, and it has to connect again.
+    pub(crate) fn await_rest(&self) {
+        let begun = lock(&self.freezing).take();
+        let rests = match begun {
+            Some(Freezing::Told(answered, until)) => {
+                let resting = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
+                Freezing::Rests(resting.unwrap_or_else(|_| {
+                    self.log
+                        .warn(format_args!("the VMM has to connect again: its thread is stuck in a request"));
+                    None
+                }))
+            }
+            Some(further) => further,
+            None => return,
+        };
+        *lock(&self.freezing) = Some(rests);
+    }
+
+    /// Begins to stop the port, as [`mem::Port::begin_freeze`] says. A thread of full weight does it, for which nobody
+    /// waits long: the VMM may keep pages of its rings from it.
+    pub(crate) fn begin_freeze(&self) {
+        if lock(&self.freezing).is_none() {
+            self.rest();
+        }
+        self.await_rest();
+        let rests = lock(&self.freezing).take();
+        let Some(Freezing::Rests(resting)) = rests else { return *lock(&self.freezing) = rests };
+        let (answer, answered) = channel();
+        *lock(&self.freezing) = Some(Freezing::Stops(answered, Instant::now() + PATIENCE));
+        let Some(resting) = resting else { return drop(answer.send(Ok(None))) };
+        let (told, name) = (answer.clone(), format!("stop-{}", self.config.name));
+        let stop = move || drop(told.send(resting.freeze()));
+        if let Err(e) = std::thread::Builder::new().name(name).spawn(stop) {
+            let _ = answer.send(Err(e));
+        }
+    }
+
+    /// Freezes the port, as [`mem::Port::freeze`] says.
     pub(crate) fn freeze(&self) -> io::Result<Option<Frozen>> {
         let begun = lock(&self.freezing).take();
-        let Some(Freezing { answered, until }) = begun else {
+        let Some(Freezing::Stops(answered, until)) = begun else {
+            *lock(&self.freezing) = begun;
             self.begin_freeze();
             return self.freeze();
         };
         answered.recv_timeout(until.saturating_duration_since(Instant::now())).unwrap_or_else(|_| {
-            self.log.warn(format_args!("the VMM has to connect again: its thread is stuck in a request"));
+            self.log.warn(format_args!("the VMM has to connect again: its memory takes too long"));
             Ok(None)
         })
     }
 
     /// Thaws the port, as [`mem::Port::thaw`] says.
     pub(crate) fn thaw(&self) {
-        if let Err(e) = self.ask(Command::Thaw) {
-            self.log.warn(format_args!("the port does not go on yet: {e}"));
+        lock(&self.freezing).take();
+        if self.ask(Command::Thaw).is_none() {
+            self.log.warn(format_args!("the port does not go on yet: its thread is stuck in a request"));
         }
     }
 
     /// Adopts a frozen port, as [`mem::Port::adopt`] says.
     pub(crate) fn adopt(&self, frozen: Frozen) -> io::Result<()> {
         let session = serde_json::from_str(&frozen.state)?;
-        self.ask(|answer| Command::Adopt(Adoption { session, descriptors: frozen.descriptors, answer }))
+        let adopt = |answer| Command::Adopt(Adoption { session, descriptors: frozen.descriptors, answer });
+        self.ask(adopt).unwrap_or_else(|| {
+            // Its VMM may keep it, and the host's daemon should be replaced all the same.
+            self.log.warn(format_args!("the VMM is served later: the port takes too long to go on"));
+            Ok(())
+        })
     }
 
-    fn ask<T>(&self, command: impl FnOnce(Sender<io::Result<T>>) -> Command) -> io::Result<T> {
+    /// Gives a command; returns the answer, if it comes soon.
+    fn ask<T>(&self, command: impl FnOnce(Sender<io::Result<T>>) -> Command) -> Option<io::Result<T>> {
         let (answer, answered) = channel();
         self.command(command(answer));
-        let stuck = || io::Error::other("the thread that serves the VMM is stuck in a request");
-        answered.recv_timeout(PATIENCE).map_err(|_| stuck())?
+        answered.recv_timeout(PATIENCE).ok()
     }
 
     fn command(&self, command: Command) {
@@ -103,8 +171,8 @@ impl Control {
     /// Obeys a command while the thread has no VMM. Returns the session with which the thread is to go on.
     pub(super) fn obey(&self) -> Option<(UnixStream, Adoption)> {
         match self.told() {
-            Some(Command::Freeze(answer)) => {
-                let _ = answer.send(Ok(None));
+            Some(Command::Rest(answer)) => {
+                let _ = answer.send(None);
                 self.park()
             }
             Some(Command::Thaw(answer)) => {
@@ -136,7 +204,7 @@ impl Control {
                 Some(Command::Adopt(adoption)) => {
                     let _ = adoption.answer.send(Err(io::Error::other("a session without its connection")));
                 }
-                Some(Command::Freeze(answer)) => drop(answer.send(Ok(None))),
+                Some(Command::Rest(answer)) => drop(answer.send(None)),
                 None => drop(self.wait(None, None)),
             }
         }
@@ -144,23 +212,21 @@ impl Control {
     }
 
     /// Obeys a command while the thread serves a VMM.
-    pub(super) fn obey_serving(&self, stream: &UnixStream, backend: &Mutex<Backend>) {
+    pub(super) fn obey_serving(&self, stream: &UnixStream, backend: &Arc<Mutex<Backend>>) {
         let answer = match self.told() {
-            Some(Command::Freeze(answer)) => answer,
+            Some(Command::Rest(answer)) => answer,
             Some(Command::Thaw(answer)) => return drop(answer.send(Ok(()))),
             Some(Command::Adopt(_)) | None => return,
         };
         // The VMM of a guest that is disabled has to connect again.
-        if !self.shared.healthy() {
-            let _ = answer.send(Ok(None));
-            return drop(self.park());
-        }
-        let (frozen, ran) = match lock(backend).freeze() {
-            Ok((session, descriptors, ran)) => (frozen(stream, &session, descriptors).map(Some), ran),
-            Err(e) => (Err(e), Vec::new()),
-        };
-        let _ = answer.send(frozen);
-        let _ = self.park_until(|| lock(backend).thaw(&ran));
+        let stream = stream.try_clone().ok().filter(|_| self.shared.healthy());
+        let ran: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let resting = |stream| Resting { stream, backend: backend.clone(), ran: ran.clone() };
+        let _ = answer.send(stream.map(resting));
+        let _ = self.park_until(|| {
+            let mut backend = lock(backend);
+            backend.thaw(&std::mem::take(&mut *lock(&ran)));
+        });
     }
 
     /// Creates a handler of the VMM's requests that goes on with a session. The VMM's own doings may make

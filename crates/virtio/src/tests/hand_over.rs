@@ -130,6 +130,42 @@ fn a_port_that_nobody_takes_over_goes_on() {
     works(&mut port, &mut vmm);
 }
 
+/// Returns how often the port's thread has waited.
+fn waits_of(thread: &str) -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let mut of = tasks
+        .filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == thread));
+    let status = std::fs::read_to_string(of.next().unwrap().join("status")).unwrap();
+    status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned()
+}
+
+/// The port's thread has a low weight, and on a busy machine it would keep all guests' packets waiting.
+#[test]
+fn a_port_stops_without_its_thread() {
+    let dir = Dir::new("rest");
+    let mut port = open(&GuestPort { name: "rests".to_owned(), ..dir.port(Role::Server, 1) }).unwrap();
+    let mut vmm = Vmm::new(UnixStream::connect(dir.0.join("vm.sock")).unwrap(), BASE, 1);
+    for is_told_before in [true, true, false] {
+        if is_told_before {
+            port.port.rest();
+            port.port.await_rest();
+        }
+        works(&mut port, &mut vmm);
+        let before = waits_of("vhost-rests");
+        assert!(freeze(&port).is_some() && !port.port.is_up());
+        assert_eq!(waits_of("vhost-rests") == before, is_told_before);
+        port.port.thaw();
+        works(&mut port, &mut vmm);
+        // Requests are served again.
+        vmm.frontend.get_queue_num().unwrap();
+    }
+    // It rests, and is not stopped.
+    port.port.rest();
+    port.port.await_rest();
+    port.port.thaw();
+    works(&mut port, &mut vmm);
+}
+
 #[test]
 fn a_vmm_is_answered_by_the_process_that_goes_on() {
     let (dir, port, vmm) = connected("who-answers", BASE, 1);
