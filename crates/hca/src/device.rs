@@ -80,7 +80,9 @@ struct Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.shared.clients().all.retain(|other| !Arc::ptr_eq(&other.inbox, &self.inbox));
+        // Many may end together, and somebody may wait to see who is there. So their sockets are closed without the lock.
+        let ended = self.shared.clients().remove(&self.inbox);
+        drop(ended);
         self.shared.left.notify_all();
     }
 }
@@ -104,6 +106,15 @@ enum NotAdmitted {
 struct Clients {
     all: Vec<Admitted>,
     stopped: bool,
+}
+
+impl Clients {
+    /// Takes out an application, for the caller to drop.
+    #[must_use]
+    fn remove(&mut self, inbox: &Arc<Inbox<Message>>) -> Option<Admitted> {
+        let at = self.all.iter().position(|other| Arc::ptr_eq(&other.inbox, inbox))?;
+        Some(self.all.swap_remove(at))
+    }
 }
 
 #[derive(Debug)]
@@ -619,5 +630,35 @@ impl Shared {
     fn send_all(&self, message: impl Fn() -> Message) {
         let clients = self.clients().all.clone();
         clients.iter().for_each(|client| _ = client.inbox.send(message()));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::base::budget::{DeviceBudget, HostBudget};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+
+    /// Whoever takes an application out of the list closes its socket afterwards, without the list's lock.
+    #[test]
+    fn an_application_that_is_taken_out_is_still_connected() {
+        let budget = Arc::new(DeviceBudget::new(Arc::new(HostBudget::new(0, 0)), 0));
+        let mut clients = Clients::default();
+        let mut peers = Vec::new();
+        for _ in 0..3 {
+            let (ours, peer) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+            let socket = Arc::new(Untrusted::new(ours, &Arc::default()).unwrap());
+            let inbox = Arc::new(Inbox::new(budget.clone()).unwrap());
+            clients.all.push(Admitted { inbox, socket, who: Who::Local { pid: 1, uid: 0 } });
+            peers.push(peer);
+        }
+        let is_connected = |peer: &OwnedFd| recv(peer, &mut [0_u8; 1], RecvFlags::empty()).is_err();
+        let inbox = clients.all[1].inbox.clone();
+        let ended = clients.remove(&inbox).unwrap();
+        assert!(peers.iter().all(is_connected) && clients.remove(&inbox).is_none());
+        drop(ended);
+        assert_eq!(peers.iter().map(is_connected).collect::<Vec<_>>(), [true, false, true]);
     }
 }
