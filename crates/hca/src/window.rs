@@ -201,6 +201,7 @@ pub struct Window {
     notes: Option<WindowNotes>,
     /// The pages of challenges that are in use, one bit each. Streams that prove nothing wait for no program.
     challenges: Mutex<u64>,
+    writer: Mutex<challenge::Writer>,
     faults: RefusalLog,
 }
 
@@ -242,8 +243,22 @@ impl Window {
         let state = orphaned::state(&file, len, is_huge, &mapping, notes.as_ref())?;
         mapping.bitmap.iter().for_each(|bitmap| bitmap.note_all(&state.free));
         let (mapping, state) = (Mutex::new(mapping), Mutex::new(state));
-        let (name, challenges, faults) = (name.to_owned(), Mutex::default(), RefusalLog::default());
-        Ok(Arc::new(Self { file, is_huge, kind, uuid, name, len, mapping, state, notes, challenges, faults }))
+        let (name, challenges, writer) = (name.to_owned(), Mutex::default(), Mutex::default());
+        let faults = RefusalLog::default();
+        Ok(Arc::new(Self {
+            file,
+            is_huge,
+            kind,
+            uuid,
+            name,
+            len,
+            mapping,
+            state,
+            notes,
+            challenges,
+            writer,
+            faults,
+        }))
     }
 
     /// Returns the identifier of the window.

@@ -215,6 +215,17 @@ struct Unproven {
     attempts: u32,
     /// The challenge that it must meet, its claim, and the device that it wants to use.
     challenge: Option<(Challenge, Claim, Arc<dyn Door>)>,
+    /// Whether it was not told yet where the challenge is.
+    is_untold: bool,
+}
+
+/// What to say to a stream.
+enum Said {
+    Now(Welcome),
+    /// Once its challenge is in the window.
+    Later,
+    /// Nothing: somebody else has it.
+    Nothing,
 }
 
 /// Whether a stream stays with the reception.
@@ -238,36 +249,66 @@ impl Unproven {
             until: now + PATIENCE,
             attempts: 0,
             challenge: None,
+            is_untold: false,
         })
     }
 
     /// Handles at most two messages, so that others need not wait long.
-    fn hear(&mut self, shared: &Shared) -> Next {
+    fn hear(&mut self, shared: &Arc<Shared>) -> Next {
         for _ in 0..2 {
+            if self.is_untold {
+                return self.tell();
+            }
             let answer = match self.connection.receive_now::<Opening>() {
                 Ok(None) => return Next::Stays,
                 Ok(Some((opening, _))) => self.answer(opening, shared),
                 Err(SocketError::Malformed(why)) => refuse(Errno::PROTO, why),
                 Err(_) => return Next::Leaves,
             };
-            match answer {
-                Ok(Some(welcome)) => {
-                    if self.connection.send(&Ok::<_, Refusal>(welcome), &[]).is_err() {
-                        return Next::Leaves;
-                    }
-                }
-                Ok(None) => return Next::Leaves,
-                Err(refusal) => {
-                    let _ = self.connection.send(&Err::<Welcome, _>(refusal), &[]);
-                    return Next::Leaves;
-                }
+            if self.say(answer) == Next::Leaves {
+                return Next::Leaves;
             }
         }
         Next::Stays
     }
 
-    /// Answers a message; `None`: somebody else has the stream and answers.
-    fn answer(&mut self, opening: Opening, shared: &Shared) -> Result<Option<Welcome>, Refusal> {
+    /// Tells where its challenge is, once it is in the window.
+    fn tell(&mut self) -> Next {
+        let written =
+            self.challenge.as_ref().map(|(challenge, ..)| (challenge.is_written(), challenge.offset()));
+        match written {
+            Some((None, _)) => Next::Stays,
+            Some((Some(true), offset)) => {
+                self.is_untold = false;
+                self.say(Ok(Said::Now(Welcome::Challenge { offset })))
+            }
+            _ => self.say(refuse(Errno::NODEV, "the device's window is not there")),
+        }
+    }
+
+    fn say(&mut self, answer: Result<Said, Refusal>) -> Next {
+        match answer {
+            Ok(Said::Now(welcome)) => match self.connection.send(&Ok::<_, Refusal>(welcome), &[]) {
+                Ok(()) => Next::Stays,
+                Err(_) => Next::Leaves,
+            },
+            Ok(Said::Later) => Next::Stays,
+            Ok(Said::Nothing) => Next::Leaves,
+            Err(refusal) => {
+                let _ = self.connection.send(&Err::<Welcome, _>(refusal), &[]);
+                Next::Leaves
+            }
+        }
+    }
+
+    /// Returns whether there is something to tell.
+    fn is_due(&self) -> bool {
+        self.is_untold
+            && self.challenge.as_ref().is_none_or(|(challenge, ..)| challenge.is_written().is_some())
+    }
+
+    /// Finds the answer to a message.
+    fn answer(&mut self, opening: Opening, shared: &Arc<Shared>) -> Result<Said, Refusal> {
         match opening {
             Opening::Program { version, .. } if version != VERSION => refuse(
                 Errno::PROTONOSUPPORT,
@@ -293,17 +334,17 @@ impl Unproven {
                 };
                 // One at a time.
                 self.challenge = None;
-                let Some(challenge) = its.challenge() else {
+                let waker = shared.clone();
+                let Some(challenge) = its.challenge(move || waker.wake()) else {
                     return refuse(Errno::AGAIN, "too many programs want to use the device at the same time");
                 };
-                let offset = challenge.offset();
-                self.challenge = Some((challenge, claim, door));
-                Ok(Some(Welcome::Challenge { offset }))
+                (self.challenge, self.is_untold) = (Some((challenge, claim, door)), true);
+                Ok(Said::Later)
             }
             Opening::Proof { nonce } => match self.challenge.take() {
                 Some((challenge, claim, door)) if challenge.is_met_by(&nonce) => {
                     drop(challenge);
-                    door.admit(self.socket.clone(), claim, self.origin).map(|()| None)
+                    door.admit(self.socket.clone(), claim, self.origin).map(|()| Said::Nothing)
                 }
                 _ => refuse(Errno::PERM, "the program does not know what is in the window"),
             },
@@ -319,7 +360,7 @@ impl Unproven {
                     Purpose::Events(attached) => attached.set(self.socket.clone()),
                     Purpose::Wake(inbox) => drop(inbox.wake_by(self.socket.clone())),
                 }
-                Ok(None)
+                Ok(Said::Nothing)
             }
         }
     }
@@ -361,7 +402,11 @@ impl Desk {
             None if it.closing.count() < UNPROVEN => PollFlags::IN,
             _ => PollFlags::empty(),
         };
-        let speaks = |it: &Unproven| if it.connection.has_unsent() { PollFlags::OUT } else { PollFlags::IN };
+        let speaks = |it: &Unproven| match it.connection.has_unsent() {
+            true => PollFlags::OUT,
+            false if it.is_untold => PollFlags::empty(),
+            false => PollFlags::IN,
+        };
         let mut wanted = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
         wanted.extend(self.listeners.iter().map(|it| PollFd::new(&it.socket, accepts(it))));
         wanted.extend(self.unproven.iter().map(|it| PollFd::from_borrowed_fd(it.socket.as_fd(), speaks(it))));
@@ -382,7 +427,12 @@ impl Desk {
         let mut streams = streams.iter();
         let shared = &self.shared;
         self.unproven.retain_mut(|stream| {
-            !streams.next().is_some_and(|ready| *ready) || stream.hear(shared) == Next::Stays
+            // Also one that hung up while the thread waits for its challenge.
+            let is_ready = streams.next().is_some_and(|ready| *ready);
+            match stream.is_untold {
+                false => !is_ready || stream.hear(shared) == Next::Stays,
+                true => !is_ready && (!stream.is_due() || stream.hear(shared) == Next::Stays),
+            }
         });
         for at in (0..self.listeners.len()).filter(|at| listeners[*at]) {
             if self.pause.is_none() {

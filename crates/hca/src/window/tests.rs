@@ -182,12 +182,43 @@ fn what_a_guest_left_stays_its_own() {
     assert_eq!(window.describe().orphaned, 0);
 }
 
+/// Waits for something that another thread does.
+fn until(done: impl Fn() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+/// Makes a challenge, and waits until it is in the window.
+fn written(window: &Arc<Window>) -> Option<Challenge> {
+    let (told, tells) = std::sync::mpsc::channel();
+    let challenge = window.challenge(move || told.send(()).unwrap())?;
+    tells.recv().unwrap();
+    assert_eq!(challenge.is_written(), Some(true));
+    Some(challenge)
+}
+
+/// A window whose pages do not come keeps nobody waiting but who asks for them.
+#[test]
+fn challenges_are_written_by_another_thread() {
+    let (window, _) = window(WindowKind::Own);
+    // Whoever touches the window waits.
+    let held = lock(&window.mapping);
+    let (told, tells) = std::sync::mpsc::channel();
+    let challenge = window.challenge(move || told.send(()).unwrap()).unwrap();
+    assert!(challenge.is_written().is_none() && tells.try_recv().is_err());
+    drop(window.challenge(|| ()).unwrap());
+    drop(held);
+    tells.recv().unwrap();
+    assert_eq!(challenge.is_written(), Some(true));
+}
+
 /// Whoever holds the lock of a window's pages keeps nobody from proving that he can read it.
 #[test]
 fn challenges_wait_for_no_pages() {
     let (window, _) = window(WindowKind::Own);
     let held = lock(&window.state);
-    let challenge = window.challenge().unwrap();
+    let challenge = written(&window).unwrap();
     drop((challenge, held));
 }
 
@@ -300,7 +331,7 @@ fn a_full_file_system_takes_nothing_from_who_has_memory() {
     let pages = one.take(&victim, PAGE).unwrap();
     let full = |at: u64| file.write_all_at(&[1; PAGE as usize], DATA + LEN + at * PAGE).is_err();
     assert!((0..4 * LEN / PAGE).any(full));
-    let challenges: Vec<_> = std::iter::from_fn(|| victim.challenge()).collect();
+    let challenges: Vec<_> = std::iter::from_fn(|| written(&victim)).collect();
     assert_eq!(challenges.len() as u64, CHALLENGES);
     assert!(challenges.iter().all(|challenge| {
         let mut nonce = [0; 32];
@@ -321,7 +352,7 @@ fn a_full_file_system_takes_nothing_from_who_has_memory() {
 #[test]
 fn challenges_are_in_the_window_and_different() {
     let (window, file) = window(WindowKind::Own);
-    let all: Vec<_> = std::iter::from_fn(|| window.challenge()).collect();
+    let all: Vec<_> = std::iter::from_fn(|| written(&window)).collect();
     assert_eq!(all.len() as u64, CHALLENGES);
     let read = |challenge: &Challenge| {
         let mut nonce = [0; 32];
@@ -333,9 +364,12 @@ fn challenges_are_in_the_window_and_different() {
         assert!(!challenge.is_met_by(&read(&all[(at + 1) % all.len()])) && !challenge.is_met_by(&[0; 32]));
     }
     drop(all);
-    let one = window.challenge().unwrap();
+    let is_free = || *lock(&window.challenges) == 0;
+    until(is_free);
+    let one = written(&window).unwrap();
     assert_eq!(one.offset(), PAGE);
     drop(one);
+    until(is_free);
     let part = Part { window: WindowKind::Own, offset: PAGE, len: FIRST - PAGE };
     assert!(is_zero(&file, part));
 }
