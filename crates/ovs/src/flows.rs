@@ -1,6 +1,6 @@
 //! The flows that drivers made, and their owners.
 
-use crate::counters::Indexes;
+use crate::counters::{Indexes, share};
 use crate::protocol::{AHEAD, LONGEST};
 use crate::refused::Refused;
 use executor::Counters;
@@ -17,6 +17,8 @@ const MASKS: usize = 512;
 /// Most bytes of matches and actions of all flows together. A million flows of OVS with some actions take
 /// less.
 const BYTES: usize = 512 << 20;
+/// Bytes of these that are kept for each of other users.
+const KEPT_BYTES: usize = BYTES / 64;
 
 /// Number of flows, each with a message full of actions, for which there must be room before a driver need
 /// not wait for answers: as many as all sessions together may request ahead.
@@ -35,6 +37,8 @@ pub struct Held {
     /// The flow as in the executor.
     pub flow: Arc<Flow>,
     pub owner: Owner,
+    /// The user whose driver made it or took it over last.
+    user: u32,
     /// Value of its counter before the flow existed.
     pub base: Counters,
     /// Whether a port to which it sends was closed. OVS has the flow until it destroys it, and forwards its
@@ -71,8 +75,9 @@ pub struct Flows {
     stale: usize,
     /// Number of flows with each mask, by port.
     masks: HashMap<VifId, Vec<(Key, usize)>>,
-    /// Bytes of all flows together ([`size`]).
+    /// Bytes of all flows together ([`size`]), and of each user.
     bytes: usize,
+    bytes_by_user: HashMap<u32, usize>,
 }
 
 /// Numbers of flows by port and match. The hash is keyed with a secret, because guests choose what flows
@@ -120,15 +125,15 @@ fn size(actions: &[Action]) -> usize {
 }
 
 impl Flows {
-    /// Plans how to add a flow to this port.
+    /// Plans how to add a flow of this user to this port.
     ///
     /// # Errors
     /// [`Refused::Exists`], [`Refused::Full`].
     pub fn plan(
         &mut self,
         port: VifId,
-        matching: Match,
-        actions: Vec<Action>,
+        (matching, actions): (Match, Vec<Action>),
+        user: u32,
         now: Instant,
     ) -> Result<Plan, Refused> {
         let hash = self.by_match.hash(port, &matching);
@@ -143,25 +148,46 @@ impl Flows {
         if self.masks.get(&port).is_some_and(|masks| masks.len() >= MASKS && is_new(masks)) {
             return Err(Refused::Full("masks of a port's flows"));
         }
-        if self.bytes.saturating_add(size(&actions)) > BYTES {
-            return Err(Refused::Full("bytes of flows"));
+        if size(&actions) > self.room_for_bytes(user) {
+            return Err(Refused::Full("bytes of flows of this user"));
         }
-        let counter = self.indexes.take(now).ok_or(Refused::Full("flows"))?;
+        let counter = self.indexes.take(user, now).ok_or(Refused::Full("flows of this user"))?;
         self.last += 1;
         let flow = Arc::new(Flow { id: FlowId(self.last), counter, port, matching, actions });
         Ok(Plan::Add(New { flow, hash }, old))
     }
 
-    /// Inserts the flow of a plan; `base` is the present value of its counter.
-    pub fn insert(&mut self, New { flow, hash }: New, session: u64, base: Counters) {
+    fn room_for_bytes(&self, user: u32) -> usize {
+        let all = self.bytes_by_user.iter().map(|(user, bytes)| (*user, *bytes));
+        share(BYTES.saturating_sub(self.bytes), KEPT_BYTES, user, all)
+    }
+
+    fn charge(&mut self, user: u32, bytes: usize) {
+        self.bytes += bytes;
+        *self.bytes_by_user.entry(user).or_default() += bytes;
+    }
+
+    fn discharge(&mut self, user: u32, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(its) = self.bytes_by_user.get_mut(&user) {
+            *its -= bytes;
+            if *its == 0 {
+                self.bytes_by_user.remove(&user);
+            }
+        }
+    }
+
+    /// Inserts the flow of a plan, for a session of the plan's user; `base` is the present value of its counter.
+    pub fn insert(&mut self, New { flow, hash }: New, (session, user): (u64, u32), base: Counters) {
         self.by_match.insert(hash, flow.id.0);
         let masks = self.masks.entry(flow.port).or_default();
         match masks.iter_mut().find(|(mask, _)| mask == flow.matching.mask()) {
             Some((_, count)) => *count += 1,
             None => masks.push((*flow.matching.mask(), 1)),
         }
-        self.bytes += size(&flow.actions);
-        self.all.insert(flow.id.0, Held { flow, owner: Owner::Session(session), base, cut: false, hash });
+        self.charge(user, size(&flow.actions));
+        let owner = Owner::Session(session);
+        self.all.insert(flow.id.0, Held { flow, owner, user, base, cut: false, hash });
     }
 
     /// Returns the indexes of the counters of all flows.
@@ -171,25 +197,29 @@ impl Flows {
 
     /// Returns how many more flows with the mask of an existing one will be accepted without fail. The driver
     /// does not wait for the answers to these.
-    pub fn ahead(&self) -> u32 {
-        let has_room = self.indexes.left() >= SPARE && self.bytes + SPARE * 2 * LONGEST <= BYTES;
+    pub fn ahead(&self, user: u32) -> u32 {
+        let has_room = self.indexes.room(user) >= SPARE && self.room_for_bytes(user) >= SPARE * 2 * LONGEST;
         if has_room { AHEAD } else { 0 }
     }
 
-    /// Gives a flow to this session.
-    pub fn adopt(&mut self, id: u64, session: u64) -> Option<&Arc<Flow>> {
+    /// Gives a flow to this session of a user.
+    pub fn adopt(&mut self, id: u64, session: u64, user: u32) -> Option<&Arc<Flow>> {
         let held = self.all.get_mut(&id)?;
         self.stale -= usize::from(matches!(held.owner, Owner::Stale(_)));
         held.owner = Owner::Session(session);
-        Some(&held.flow)
+        let (before, bytes) = (std::mem::replace(&mut held.user, user), size(&held.flow.actions));
+        self.indexes.move_to(user, before);
+        self.discharge(before, bytes);
+        self.charge(user, bytes);
+        self.all.get(&id).map(|held| &held.flow)
     }
 
     pub fn remove(&mut self, id: u64, now: Instant) -> Option<Arc<Flow>> {
-        let Held { flow, owner, hash, .. } = self.all.remove(&id)?;
+        let Held { flow, owner, user, hash, .. } = self.all.remove(&id)?;
         self.stale -= usize::from(matches!(owner, Owner::Stale(_)));
         self.by_match.remove(hash, id);
-        self.indexes.give_back(flow.counter, now);
-        self.bytes -= size(&flow.actions);
+        self.indexes.give_back(flow.counter, user, now);
+        self.discharge(user, size(&flow.actions));
         if let Some(masks) = self.masks.get_mut(&flow.port) {
             if let Some(at) = masks.iter().position(|(mask, _)| mask == flow.matching.mask()) {
                 masks[at].1 -= 1;
@@ -288,6 +318,7 @@ const fn is_output(action: &Action) -> bool {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use crate::counters::OTHERS;
     use model::ovs::Outer;
 
     /// The headers of a tunnel go with their output.
@@ -317,25 +348,32 @@ mod tests {
     fn flows_take_bounded_bytes() {
         let (mut flows, now) = (Flows::default(), Instant::now());
         let drops = || vec![Action::Drop];
-        let plan = |flows: &mut Flows, port| match flows.plan(VifId(port), Match::default(), drops(), now) {
-            Ok(Plan::Add(new, None)) => Ok(new),
-            other => Err(other),
-        };
+        let plan =
+            |flows: &mut Flows, port| match flows.plan(VifId(port), (Match::default(), drops()), 7, now) {
+                Ok(Plan::Add(new, None)) => Ok(new),
+                other => Err(other),
+            };
         let one = plan(&mut flows, 1).unwrap();
         let id = one.flow.id.0;
-        flows.insert(one, 1, Counters::default());
+        flows.insert(one, (1, 7), Counters::default());
         let others = BYTES - size(&drops());
         flows.bytes += others;
-        assert!(matches!(plan(&mut flows, 2), Err(Err(Refused::Full("bytes of flows")))));
+        assert!(matches!(plan(&mut flows, 2), Err(Err(Refused::Full("bytes of flows of this user")))));
         // Long before, drivers are no longer told that there is room for more.
-        assert_eq!(flows.ahead(), 0);
-        flows.bytes = BYTES - SPARE * 2 * LONGEST;
-        assert_eq!(flows.ahead(), AHEAD);
+        assert_eq!(flows.ahead(7), 0);
+        flows.bytes = BYTES - OTHERS * KEPT_BYTES - SPARE * 2 * LONGEST;
+        assert_eq!(flows.ahead(7), AHEAD);
         flows.bytes = size(&drops()) + others;
         flows.remove(id, now);
         let other = plan(&mut flows, 2).unwrap();
-        flows.insert(other, 1, Counters::default());
-        assert_eq!(flows.bytes, BYTES);
+        flows.insert(other, (1, 7), Counters::default());
+        assert_eq!((flows.bytes, flows.bytes_by_user[&7]), (BYTES, size(&drops())));
+        // A different user takes it over.
+        let id = flows.last;
+        flows.leave(1, now);
+        flows.adopt(id, 2, 8).unwrap();
+        assert_eq!((flows.bytes, flows.bytes_by_user.get(&7)), (BYTES, None));
+        assert_eq!(flows.bytes_by_user[&8], size(&drops()));
         assert!(flows.masks.len() == 1 && flows.masks.contains_key(&VifId(2)));
     }
 }

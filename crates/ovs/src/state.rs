@@ -259,6 +259,11 @@ impl State {
         self.sessions.get(&id).is_some_and(|session| session.has_said_hello)
     }
 
+    /// Returns the user of a session's driver.
+    pub(crate) fn user(&self, id: u64) -> u32 {
+        self.sessions.get(&id).map_or(0, |session| session.status.uid)
+    }
+
     pub fn answers(&self, id: u64) -> usize {
         self.sessions.get(&id).map_or(1, |session| session.answers as usize)
     }

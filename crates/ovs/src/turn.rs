@@ -60,7 +60,7 @@ impl State {
     fn create(&mut self, turn: &mut Turn, id: u64, create: &Create<'_>, now: Instant) -> Answer {
         match self.plan(turn, id, create, now) {
             Ok((flow, seen)) => {
-                let (ahead, counter) = (self.flows.ahead(), flow.counter);
+                let (ahead, counter) = (self.flows.ahead(self.user(id)), flow.counter);
                 Answer { flow: flow.id.0, counter, ahead, seen, ..Answer::default() }
             }
             Err(refused) => {
@@ -84,9 +84,10 @@ impl State {
         if self.is_left_to_ovs(&flow, false) {
             return Err(Refused::Qos);
         }
-        match self.flows.plan(port, flow.matching, flow.actions, now)? {
+        let user = self.user(id);
+        match self.flows.plan(port, (flow.matching, flow.actions), user, now)? {
             Plan::Adopt(flow) => {
-                let flow = self.flows.adopt(flow, id).cloned().ok_or(Refused::Exists)?;
+                let flow = self.flows.adopt(flow, id, user).cloned().ok_or(Refused::Exists)?;
                 let (_, seen) = self.begin_to_count(flow.counter);
                 Ok((flow, seen))
             }
@@ -98,7 +99,7 @@ impl State {
                 turn.changes.push(Change::Add(without(&flow, &turn.down)));
                 self.heritage.come(&flow);
                 let (seen, _) = self.begin_to_count(flow.counter);
-                self.flows.insert(new, id, seen);
+                self.flows.insert(new, (id, user), seen);
                 Ok((flow, seen))
             }
         }
