@@ -1,7 +1,6 @@
 """Attacks by the pages of a guest's memory, of which its VMM decides when they come and who pays for them. They hurt
 nobody else."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path

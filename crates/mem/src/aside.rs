@@ -43,7 +43,7 @@ const EXCESS: u64 = 32;
 /// Pause after an expensive call before the next one, in units of its own length.
 const PAUSE: u32 = 3;
 
-/// What an account counts.
+/// The cost that an account counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Counts {
     /// CPU time.

@@ -171,7 +171,7 @@ mod tests {
             |indexes: &mut Indexes, user| (0..).take_while(|_| indexes.take(user, start).is_some()).count();
         let all = MAX_COUNTERS as usize;
         assert_eq!(take_all(&mut indexes, 1000), all - OTHERS * KEPT);
-        // What was removed still counts for who had it.
+        // Removed flows still count for who had them.
         (0..KEPT as u32).for_each(|index| indexes.give_back(index, 1000, start));
         assert_eq!(take_all(&mut indexes, 1000), 0);
         for user in 0..OTHERS as u32 {

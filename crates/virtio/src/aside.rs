@@ -120,7 +120,7 @@ impl Inlet {
 
     /// Requests events; returns whether packets wait already, if nobody else touches the ring.
     fn want_kicks(&self) -> Option<bool> {
-        attempt(&self.puller).map(|puller| puller.source.want_kicks())
+        attempt(&self.puller).map(|puller| puller.source.want_kicks().0)
     }
 }
 

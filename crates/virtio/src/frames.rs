@@ -6,13 +6,13 @@ use mem::{BURST, Burst, Offload, Segment, copy};
 
 /// Bytes of all frames: two of the longest.
 const ROOM: usize = 2 * MAX_FRAME;
-/// Where each begins.
+/// Each frame begins at a multiple of this.
 const ALIGNMENT: usize = 64;
 
 /// At most a burst of frames.
 #[derive(Default)]
 pub(crate) struct Frames {
-    /// Of [`ROOM`] bytes, or empty before the first frame.
+    /// Memory of [`ROOM`] bytes, or none before the first frame.
     memory: Box<[u8]>,
     list: ArrayVec<(u32, u32, Offload), BURST>,
     used: usize,

@@ -121,14 +121,19 @@ impl Direct {
         Self::give_back(&mut held, &mut self.taken);
     }
 
-    /// Requests events; returns whether packets wait already.
-    pub(crate) fn want_kicks(&self) -> bool {
+    /// Requests events; returns whether packets wait already, and whether events come.
+    pub(crate) fn want_kicks(&self) -> (bool, bool) {
         if !self.shared.healthy() {
-            return false;
+            return (false, true);
         }
-        let Ok(mut held) = self.shared.queues[self.index].lease() else { return false };
+        let Ok(mut held) = self.queue().lease() else { return (false, true) };
         held.want_kicks(true);
-        dispatch!(&held.ring, ring => ring.pending()) || !held.kicked
+        (dispatch!(&held.ring, ring => ring.pending()), held.kicked)
+    }
+
+    /// Returns whether events come, as far as that is known without waiting.
+    fn is_kicked(&self) -> bool {
+        self.queue().try_lease().map_or(true, |held| held.kicked)
     }
 }
 
@@ -141,7 +146,7 @@ impl Drop for Direct {
 /// The queue at `index` of a port.
 pub(crate) struct GuestRx {
     direct: Direct,
-    /// Where packets come from while the worker should not touch the ring.
+    /// The source of packets while the worker should not touch the ring.
     inlet: Arc<Inlet>,
     /// Whether they do; the frames of the burst then, and when it was asked for more.
     is_aside: bool,
@@ -201,12 +206,15 @@ impl RxQueue for GuestRx {
         // Before the attempt: if the control thread has the lease, it reads this later and wakes us.
         self.direct.queue().armed.store(true, Ordering::SeqCst);
         match self.is_aside {
-            false => self.direct.want_kicks(),
+            false => {
+                let (waits, is_kicked) = self.direct.want_kicks();
+                waits || !is_kicked
+            }
             true if self.direct.shared.pages.is_aside() => {
                 self.inlet.ask();
-                self.inlet.holds()
+                self.inlet.holds() || !self.direct.is_kicked()
             }
-            true => self.inlet.arm() || self.inlet.holds(),
+            true => self.inlet.arm() || self.inlet.holds() || !self.direct.is_kicked(),
         }
     }
 

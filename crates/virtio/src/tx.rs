@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct GuestTx {
     shared: Arc<Shared>,
     index: usize,
-    /// Where packets go while workers should not touch the ring.
+    /// Takes packets while workers should not touch the ring.
     outlet: Arc<Outlet>,
 }
 

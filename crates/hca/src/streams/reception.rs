@@ -219,7 +219,7 @@ struct Unproven {
     is_untold: bool,
 }
 
-/// What to say to a stream.
+/// An answer to a stream.
 enum Said {
     Now(Welcome),
     /// Once its challenge is in the window.

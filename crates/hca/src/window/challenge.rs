@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use uverbs::{Nonce, PAGE};
 
-/// What a window's thread does.
+/// A piece of work of a window's thread.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The jobs of a window's thread, which runs while there are any.

@@ -7,7 +7,7 @@ use crate::queue::{Queue, Running, Shared};
 use crate::ring::{Journal, Layout, Memory, Packed, Ring, Split};
 use crate::rx::GuestRx;
 use crate::tx::GuestTx;
-use mem::{BURST, Burst, DirtyLog, FaultWord, Offload, Room, RxQueue, TxQueue};
+use mem::{Account, BURST, Burst, DirtyLog, FaultWord, Offload, Room, RxQueue, TxQueue};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64};
@@ -39,6 +39,8 @@ impl Device {
         let shared = Arc::new(Shared {
             queues: drivers.iter().map(queue).collect(),
             account: Arc::default(),
+            pages: Account::of_pages(),
+            refused: AtomicU64::new(0),
             quota: Arc::default(),
             fault: Arc::new(FaultWord::new()),
             features: AtomicU64::new(features.0),
@@ -47,9 +49,10 @@ impl Device {
             announcement: Announcement::default(),
             files: std::sync::Mutex::default(),
         });
-        let mut rx = GuestRx::new(shared.clone(), FROM_GUEST);
+        let mut rx = GuestRx::new(shared.clone(), FROM_GUEST).expect("a thread");
         rx.disarm();
-        Self { rx, tx: GuestTx::new(shared, TO_GUEST), burst: Burst::new(), frame: vec![0; len] }
+        let tx = GuestTx::new(shared, TO_GUEST).expect("a thread");
+        Self { rx, tx, burst: Burst::new(), frame: vec![0; len] }
     }
 
     /// Takes a burst from the guest and returns it; returns how many packets it had.

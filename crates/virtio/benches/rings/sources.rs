@@ -3,8 +3,12 @@
 
 #[path = "../../src/announcement.rs"]
 pub mod announcement;
+#[path = "../../src/aside.rs"]
+pub mod aside;
 #[path = "../../src/features.rs"]
 pub mod features;
+#[path = "../../src/frames.rs"]
+pub mod frames;
 #[path = "../../src/lease.rs"]
 pub mod lease;
 #[path = "../../src/queue.rs"]

@@ -59,9 +59,9 @@ impl Resting {
 
 /// A port that was told to freeze.
 pub(crate) enum Freezing {
-    /// Its thread was told to rest, until this time at most.
+    /// The thread was told to rest, until this time at most.
     Told(Receiver<Option<Resting>>, Instant),
-    /// Its thread rests, or can't.
+    /// The thread rests, or can't.
     Rests(Option<Resting>),
     /// It is being stopped.
     Stops(Receiver<io::Result<Option<Frozen>>>, Instant),
@@ -140,7 +140,7 @@ impl Control {
         let session = serde_json::from_str(&frozen.state)?;
         let adopt = |answer| Command::Adopt(Adoption { session, descriptors: frozen.descriptors, answer });
         self.ask(adopt).unwrap_or_else(|| {
-            // Its VMM may keep it, and the host's daemon should be replaced all the same.
+            // A VMM may keep its thread busy, and the host's daemon should be replaced all the same.
             self.log.warn(format_args!("the VMM is served later: the port takes too long to go on"));
             Ok(())
         })

