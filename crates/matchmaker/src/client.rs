@@ -1,0 +1,31 @@
+//! A program that offers connections.
+
+use crate::offer::Key;
+use seqpacket::Connection;
+use std::collections::BTreeMap;
+
+/// What each user of a guest may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Programs at a time.
+    pub programs: usize,
+    /// Offers without another end, and pairs, at a time.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { programs: 1024, connections: 16_384 }
+    }
+}
+
+pub struct Client {
+    pub connection: Connection,
+    pub guest: String,
+    pub user: u32,
+    pub pid: i32,
+    /// Offers that wait for the other end, by the program's names.
+    pub offers: BTreeMap<u64, Key>,
+    /// Requests that it may make until the next turn of the clock.
+    pub credit: u32,
+}

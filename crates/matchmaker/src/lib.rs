@@ -1,0 +1,35 @@
+//! Finds the two ends of a TCP connection within this host, and gives their programs memory in common.
+//!
+//! Owns: the sockets on which programs offer connections; the proof that an offered connection is theirs, which is the
+//! socket itself; who may have how many; the pairs, and how they are told to return to TCP.
+//!
+//! Must not know: how packets are forwarded ([`Ways`] says whether two guests may share memory for a connection), what
+//! programs do with the memory.
+//!
+//! One thread serves all programs. It never waits for one of them.
+#![warn(missing_docs)]
+
+mod client;
+mod closing;
+mod offer;
+mod pairs;
+mod service;
+
+pub use client::Limits;
+pub use offer::{End, Key};
+pub use pairs::PairStatus;
+pub use service::{Error, GuestSpec, Service, Status};
+
+use std::net::SocketAddr;
+
+/// What the tables say about connections between guests.
+pub trait Ways: Send + Sync {
+    /// Returns a connection of a guest by inside addresses, the guest's own end first: what NAT changes is undone.
+    fn inside(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key>;
+    /// Returns whether the programs of two guests may share memory for a connection, whose first end is the first
+    /// guest's: all that the vRouter would do with its packets is to deliver them.
+    fn may_share(&self, guests: (&str, &str), key: &Key) -> bool;
+    /// Notes that a connection is in use, with the bytes that its ends have exchanged since the last time, the first
+    /// end's first: its entry must not expire.
+    fn in_use(&self, key: &Key, bytes: (u64, u64));
+}

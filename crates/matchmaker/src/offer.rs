@@ -1,0 +1,94 @@
+//! An offered connection: what its socket says of it.
+
+use rustix::fs::FileType;
+use rustix::net::sockopt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct End {
+    /// The network of the address.
+    pub vrf: u16,
+    /// The inside address.
+    pub addr: IpAddr,
+    /// The port.
+    pub port: u16,
+}
+
+/// A connection from one of its ends: this one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The network namespace, for connections that do not leave it: then no packet of them comes to the vRouter.
+    pub within: Option<u64>,
+    /// This end.
+    pub own: End,
+    /// The other end.
+    pub peer: End,
+}
+
+impl Key {
+    /// Returns the connection from the other end.
+    #[must_use]
+    pub const fn reverse(self) -> Self {
+        Self { within: self.within, own: self.peer, peer: self.own }
+    }
+}
+
+/// What the kernel says of an offered socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    pub own: SocketAddr,
+    pub peer: SocketAddr,
+    pub namespace: u64,
+}
+
+impl Offered {
+    /// Reads a descriptor that a program sent. `None`: it is no established TCP connection.
+    pub fn read(descriptor: &OwnedFd) -> Option<Self> {
+        let stat = rustix::fs::fstat(descriptor).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return None;
+        }
+        if sockopt::socket_protocol(descriptor).ok()? != Some(rustix::net::ipproto::TCP) || !is_established(descriptor) {
+            return None;
+        }
+        let own = SocketAddr::try_from(rustix::net::getsockname(descriptor).ok()?).ok()?;
+        let peer = SocketAddr::try_from(rustix::net::getpeername(descriptor).ok()??).ok()?;
+        Some(Self { own: canonical(own), peer: canonical(peer), namespace: namespace(descriptor)? })
+    }
+
+    /// Returns whether the connection does not leave its network namespace.
+    pub fn is_within(&self) -> bool {
+        self.own.ip() == self.peer.ip() || (self.own.ip().is_loopback() && self.peer.ip().is_loopback())
+    }
+
+    pub fn within(&self) -> Key {
+        let end = |of: SocketAddr| End { vrf: 0, addr: of.ip(), port: of.port() };
+        Key { within: Some(self.namespace), own: end(self.own), peer: end(self.peer) }
+    }
+}
+
+/// Returns an IPv4 address as such, also that of an IPv6 socket.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn option<T: Default>(descriptor: &OwnedFd, level: i32, name: i32) -> Option<T> {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let at: *mut T = &mut value;
+    // SAFETY: the value is there, and as long as is said.
+    let failed = unsafe { libc::getsockopt(descriptor.as_raw_fd(), level, name, at.cast(), &mut len) };
+    (failed == 0).then_some(value)
+}
+
+fn is_established(descriptor: &OwnedFd) -> bool {
+    // The first byte of `struct tcp_info` is the state.
+    option::<[u8; 8]>(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO).is_some_and(|info| info[0] == 1)
+}
+
+fn namespace(descriptor: &OwnedFd) -> Option<u64> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    option(descriptor, libc::SOL_SOCKET, SO_NETNS_COOKIE)
+}

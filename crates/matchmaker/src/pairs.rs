@@ -1,0 +1,136 @@
+//! Pairs: connections both of whose ends have memory.
+
+use crate::offer::Key;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use sockring::{BYTES, Direction, Link, Side};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+
+/// One end of a pair.
+#[derive(Clone, Debug)]
+pub struct Party {
+    pub guest: String,
+    pub user: u32,
+    pub pid: i32,
+    /// The programs that have this end, by the numbers of their connections to the daemon, with their names of it.
+    pub programs: Vec<(u64, u64)>,
+}
+
+/// A pair, for showing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairStatus {
+    /// The connection, from the first end.
+    pub key: Key,
+    /// Guests of both ends.
+    pub guests: [String; 2],
+    /// Processes of both ends, as they were when the ends were matched.
+    pub pids: [i32; 2],
+    /// Whether each direction goes by its ring, the first end's first.
+    pub rings: [bool; 2],
+    /// Bytes that went by each ring.
+    pub bytes: [u64; 2],
+    /// Why it was told to return to TCP, if it was.
+    pub returned: Option<&'static str>,
+}
+
+/// The header of the pair's memory, mapped here.
+pub struct Header(NonNull<u8>);
+
+// SAFETY: the memory has only atomics that are used.
+unsafe impl Send for Header {}
+
+impl Header {
+    /// Makes the memory of a pair. Returns its file too.
+    pub fn new() -> rustix::io::Result<(Self, OwnedFd)> {
+        let file = rustix::fs::memfd_create("viaduct-sockets", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at an address of the kernel's choice. All of it is mapped, though only the first page
+        // is used: that takes no memory.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, protection, flags, &file, 0) }?;
+        Ok((Self(NonNull::new(at.cast()).ok_or(rustix::io::Errno::NOMEM)?), file))
+    }
+
+    fn link(&self) -> Link {
+        // SAFETY: the mapping is as long as this.
+        unsafe { Link::new(self.0.as_ptr(), Side::First) }
+    }
+
+    fn directions(&self) -> [(bool, u64); 2] {
+        let link = self.link();
+        [link.tx(), link.rx()].map(|dir| (dir.is_ring(), dir.positions().0))
+    }
+
+    /// Asks both ends to return to TCP.
+    fn want_tcp(&self) {
+        let link = self.link();
+        [link.tx(), link.rx()].iter().for_each(|dir| dir.want_tcp(Direction::RETURNS));
+    }
+}
+
+impl Drop for Header {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and no link is left.
+        _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), BYTES) };
+    }
+}
+
+pub struct Pair {
+    pub key: Key,
+    pub parties: [Party; 2],
+    header: Header,
+    /// Bytes told to the tables.
+    counted: [u64; 2],
+    returned: Option<&'static str>,
+}
+
+impl Pair {
+    pub fn new(key: Key, parties: [Party; 2], header: Header) -> Self {
+        Self { key, parties, header, counted: [0; 2], returned: None }
+    }
+
+    pub fn status(&self) -> PairStatus {
+        let directions = self.header.directions();
+        let [a, b] = &self.parties;
+        PairStatus {
+            key: self.key,
+            guests: [a.guest.clone(), b.guest.clone()],
+            pids: [a.pid, b.pid],
+            rings: directions.map(|(ring, _)| ring),
+            bytes: directions.map(|(_, bytes)| bytes),
+            returned: self.returned,
+        }
+    }
+
+    /// Returns the bytes since the last time, if there are any.
+    pub fn news(&mut self) -> Option<(u64, u64)> {
+        let now = self.header.directions().map(|(_, bytes)| bytes);
+        // The programs write these numbers.
+        let [a, b] = [0, 1].map(|at| now[at].saturating_sub(self.counted[at]));
+        self.counted = now;
+        (a + b > 0).then_some((a, b))
+    }
+
+    /// Asks both ends to return to TCP. Returns whether that is new.
+    pub fn return_to_tcp(&mut self, why: &'static str) -> bool {
+        self.header.want_tcp();
+        self.returned.replace(why).is_none()
+    }
+
+    /// Forgets what a program has: all, or the end of one name. Returns whether nobody has an end any more.
+    pub fn forget(&mut self, program: u64, token: Option<u64>) -> bool {
+        for party in &mut self.parties {
+            party.programs.retain(|(number, its)| *number != program || token.is_some_and(|token| token != *its));
+        }
+        self.parties.iter().all(|party| party.programs.is_empty())
+    }
+
+    pub fn has(&self, program: u64) -> bool {
+        self.parties.iter().any(|party| party.programs.iter().any(|(number, _)| *number == program))
+    }
+}
+
+pub type Pairs = BTreeMap<u64, Pair>;

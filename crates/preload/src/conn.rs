@@ -1,0 +1,255 @@
+//! A connection: what the library knows of a socket.
+
+use crate::lock::Lock;
+use crate::{daemon, settings, sys, table};
+use libc::c_int;
+use sockring::{Direction, Link, Reader, Sender, Side};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// Nothing was offered.
+pub const FRESH: u32 = 0;
+/// The daemon has it, and has found no other end yet.
+pub const OFFERED: u32 = 1;
+/// There is memory.
+pub const MATCHED: u32 = 2;
+/// It stays with TCP for good.
+pub const TCP: u32 = 3;
+/// The peer broke the protocol.
+pub const BROKEN: u32 = 4;
+
+/// The calls after which a connection is offered; if the counts don't agree, after more.
+const OFFER_AT: [u32; 4] = [4, 16, 64, 256];
+
+/// The reader's side of a connection.
+#[derive(Clone, Copy, Default)]
+pub struct Rx {
+    pub reader: Reader,
+    /// Whether the reader follows switches.
+    pub started: bool,
+    /// Whether it is plain TCP for good.
+    pub over: bool,
+    /// Waits that are not to spin, and how many come after the next spin in vain.
+    pub skip: u32,
+    pub penalty: u32,
+}
+
+/// The sender's side.
+#[derive(Clone, Copy, Default)]
+pub struct Tx {
+    pub sender: Sender,
+    pub over: bool,
+    /// When it was looked last whether the peer is still there.
+    pub looked: u64,
+    /// Calls, for the mode that switches all the time.
+    pub calls: u32,
+}
+
+#[repr(C, align(64))]
+pub struct Conn {
+    pub next: AtomicU32,
+    /// Processes that have it.
+    pub processes: AtomicU32,
+    pub generation: AtomicU32,
+    pub state: AtomicU32,
+    /// Calls so far, and what they moved: as long as nothing was offered.
+    calls: AtomicU32,
+    sent: AtomicU64,
+    received: AtomicU64,
+    /// Calls in progress that go straight to the kernel.
+    pub readers: AtomicU32,
+    pub senders: AtomicU32,
+    pub pair: AtomicU64,
+    second: AtomicU32,
+    /// An error that the kernel told this library, and that the program is to hear.
+    pub error: AtomicI32,
+    /// Whether the peer sends no more.
+    pub fin: AtomicU32,
+    /// Whether the program sends no more.
+    pub shut: AtomicU32,
+    pub nonblocking: AtomicU32,
+    /// What the program set, while this library needs it otherwise.
+    pub cork: AtomicU32,
+    pub nodelay: AtomicU32,
+    pub quick: AtomicU32,
+    /// Whether the program waits for room.
+    pub waits_out: AtomicU32,
+    /// The set of `epoll` that was told last of it, plus one.
+    pub epoll: AtomicU32,
+    pub rx: Lock<Rx>,
+    pub tx: Lock<Tx>,
+}
+
+impl Conn {
+    /// Makes it new.
+    ///
+    /// # Safety
+    /// Nobody has it.
+    pub unsafe fn renew(&self) {
+        for word in [&self.state, &self.calls, &self.readers, &self.senders, &self.fin, &self.shut] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.nonblocking, &self.cork, &self.nodelay, &self.quick, &self.waits_out, &self.epoll] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.error.store(0, Ordering::Relaxed);
+        for word in [&self.sent, &self.received, &self.pair] {
+            word.store(0, Ordering::Relaxed);
+        }
+        // SAFETY: the caller promises that nobody has it.
+        unsafe {
+            self.rx.renew(Rx::default());
+            self.tx.renew(Tx::default());
+        }
+    }
+
+    pub fn state(&self) -> u32 {
+        self.state.load(Ordering::SeqCst)
+    }
+
+    /// Changes the state if it is `from`.
+    pub fn moves(&self, from: u32, to: u32) -> bool {
+        self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    pub fn is_matched(&self) -> bool {
+        self.state() == MATCHED
+    }
+
+    pub fn set_matched(&self, pair: u64, second: bool) {
+        self.pair.store(pair, Ordering::Relaxed);
+        self.second.store(second.into(), Ordering::Relaxed);
+        self.moves(OFFERED, MATCHED);
+    }
+
+    pub fn take_error(&self) -> Option<c_int> {
+        if self.error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(self.error.swap(0, Ordering::AcqRel)).filter(|error| *error != 0)
+    }
+
+    pub fn set_error(&self, error: c_int) {
+        self.error.store(error, Ordering::Release);
+    }
+}
+
+impl table::Ref {
+    /// Returns the memory, if it is mapped here.
+    pub fn link(&self) -> Option<Link> {
+        let at = self.mapped();
+        let side = if self.second.load(Ordering::Relaxed) == 1 { Side::Second } else { Side::First };
+        // SAFETY: it is mapped as long as this process has the connection, which the reference keeps.
+        (!at.is_null()).then(|| unsafe { Link::new(at, side) })
+    }
+
+    /// Has the connection stay with TCP, if nothing was matched yet. Returns whether it does.
+    pub fn ends_offer(&self) -> bool {
+        loop {
+            match self.state() {
+                FRESH if self.moves(FRESH, TCP) => return true,
+                OFFERED if self.moves(OFFERED, TCP) => {
+                    daemon::cancel(self);
+                    return true;
+                }
+                FRESH | OFFERED => {}
+                state => return state == TCP,
+            }
+        }
+    }
+
+    /// As [`Self::ends_offer`], for a descriptor that can't be followed: a matched connection returns to TCP when it
+    /// can.
+    pub fn stays_tcp(&self) {
+        if !self.ends_offer()
+            && let Some(link) = self.link()
+        {
+            link.tx().want_tcp(Direction::RETURNS);
+            link.rx().want_tcp(Direction::RETURNS);
+        }
+    }
+
+    /// Counts a call that went to the kernel, and offers the connection when it is worth it.
+    pub fn count(&self, fd: c_int, sent: usize, received: usize) {
+        if self.state() != FRESH {
+            return;
+        }
+        self.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        self.received.fetch_add(received as u64, Ordering::Relaxed);
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if settings::get().eager {
+            return self.begins(fd);
+        }
+        if OFFER_AT.contains(&calls) && self.agrees(fd) {
+            self.offer(fd);
+        }
+        if calls > OFFER_AT[3] {
+            _ = self.moves(FRESH, TCP);
+        }
+    }
+
+    /// Returns whether the kernel counts what this library counts: then nobody uses the socket past it.
+    fn agrees(&self, fd: c_int) -> bool {
+        if !self.is_alone() || !settings::get().allows(fd) {
+            return false;
+        }
+        let Some(info) = sys::TcpInfo::of(fd).filter(sys::TcpInfo::is_established) else { return false };
+        info.sent() == self.sent.load(Ordering::Relaxed)
+            && sys::taken(fd) == Some(self.received.load(Ordering::Relaxed))
+    }
+
+    fn offer(&self, fd: c_int) {
+        if self.moves(FRESH, OFFERED) && !daemon::offer(self, fd) {
+            _ = self.moves(OFFERED, FRESH);
+        }
+    }
+
+    /// Offers a new connection and waits a while for the other end, in the mode for tests.
+    pub fn begins(&self, fd: c_int) {
+        let settings = settings::get();
+        let established = || sys::TcpInfo::of(fd).is_some_and(|info| info.is_established());
+        if !settings.eager || self.state() != FRESH || !settings.allows(fd) || !established() {
+            return;
+        }
+        self.offer(fd);
+        for _ in 0..2000 {
+            if self.state() != OFFERED {
+                return self.starts(fd);
+            }
+            sys::nap(100);
+        }
+    }
+
+    fn starts(&self, fd: c_int) {
+        let (Some(link), Some(mut rx)) = (self.link(), self.rx.take()) else { return };
+        self.start_reader(&link, &mut rx, fd);
+    }
+
+    /// Begins to follow the sender's switches, if nobody reads from the kernel now.
+    pub fn start_reader(&self, link: &Link, rx: &mut Rx, fd: c_int) {
+        if rx.started || rx.over || self.readers.load(Ordering::SeqCst) != 0 {
+            return;
+        }
+        if let Some(taken) = sys::taken(fd) {
+            rx.started = true;
+            rx.reader.start(link.rx(), taken);
+        }
+    }
+
+    /// Ends the connection, whose peer broke the protocol.
+    pub fn breaks(&self, fd: c_int) {
+        if self.moves(MATCHED, BROKEN) {
+            self.set_error(libc::ECONNRESET);
+            sys::reset(fd);
+        }
+    }
+
+    /// Wakes the peer, who sleeps on the kernel's socket.
+    pub fn bell(&self, fd: c_int) {
+        // SAFETY: the byte is there.
+        match unsafe { sys::send(fd, b"!".as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+            // With a full buffer, the peer has more than enough to wake it.
+            Ok(_) | Err(libc::EAGAIN | libc::EPIPE) => {}
+            Err(error) => self.set_error(error),
+        }
+    }
+}

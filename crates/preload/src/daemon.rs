@@ -1,0 +1,213 @@
+//! The connection to the daemon, and the thread that listens to it. Signals don't reach that thread, and the program's
+//! calls don't wait for it.
+
+use crate::conn::{self, MATCHED, OFFERED};
+use crate::table::{self, Ref};
+use crate::{leaving, settings, sys};
+use libc::{c_int, c_void};
+use sockring::{BYTES, MESSAGE_LEN, Message};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+/// The library's descriptors have numbers from here on, where programs seldom close what they did not open.
+const LEAST: c_int = 600;
+/// Nanoseconds until it is tried again to reach a daemon.
+const AGAIN: u64 = 1_000_000_000;
+/// The stack of the thread.
+const STACK: usize = 128 << 10;
+
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+static TRIED: AtomicU64 = AtomicU64::new(0);
+static CONNECTING: AtomicBool = AtomicBool::new(false);
+/// Whether this process is a fork that has not told the daemon of its connections.
+pub static FORKED: AtomicBool = AtomicBool::new(false);
+static RUNS: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether a descriptor is the library's own.
+pub fn is_own(fd: c_int) -> bool {
+    fd >= LEAST && fd == SOCKET.load(Ordering::Relaxed)
+}
+
+pub fn own() -> c_int {
+    SOCKET.load(Ordering::Relaxed)
+}
+
+fn token(conn: &Ref) -> u64 {
+    u64::from(conn.generation.load(Ordering::Acquire)) << 32 | u64::from(conn.number())
+}
+
+fn by_token(token: u64) -> Option<Ref> {
+    table::by_number(token as u32).filter(|found| self::token(found) == token)
+}
+
+fn send(message: Message, descriptor: Option<c_int>) -> bool {
+    let socket = SOCKET.load(Ordering::Acquire);
+    socket >= 0 && sys::send_message(socket, &message.bytes(), descriptor).is_ok()
+}
+
+/// Offers a connection to the daemon. Returns whether it was told.
+pub fn offer(conn: &Ref, fd: c_int) -> bool {
+    connect() && start() && send(Message::Offer { token: token(conn) }, Some(fd))
+}
+
+/// Takes an offer back.
+pub fn cancel(conn: &Ref) {
+    send(Message::Cancel { token: token(conn) }, None);
+}
+
+/// Has the peer look at its directions.
+pub fn poke(conn: &Ref) {
+    connect();
+    send(Message::Poke { pair: conn.pair.load(Ordering::Relaxed) }, None);
+}
+
+/// Tells that a connection ended, to be called when nobody has it any more.
+pub fn tell_end(number: u32, conn: &conn::Conn) {
+    let token = u64::from(conn.generation.load(Ordering::Acquire)) << 32 | u64::from(number);
+    match conn.state() {
+        OFFERED => _ = send(Message::Cancel { token }, None),
+        MATCHED | conn::BROKEN => _ = send(Message::Gone { token, pair: conn.pair.load(Ordering::Relaxed) }, None),
+        _ => {}
+    }
+}
+
+/// Connects to the daemon, if that was not tried in vain a moment ago.
+fn connect() -> bool {
+    if SOCKET.load(Ordering::Acquire) >= 0 {
+        return true;
+    }
+    let now = sys::now(libc::CLOCK_MONOTONIC_COARSE);
+    if now < TRIED.load(Ordering::Relaxed) || CONNECTING.swap(true, Ordering::AcqRel) {
+        return false;
+    }
+    let made = try_connect();
+    match made {
+        Some(fd) => SOCKET.store(fd, Ordering::Release),
+        None => TRIED.store(now + AGAIN, Ordering::Relaxed),
+    }
+    CONNECTING.store(false, Ordering::Release);
+    made.is_some()
+}
+
+fn try_connect() -> Option<c_int> {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    for (to, from) in address.sun_path.iter_mut().zip(settings::get().path) {
+        *to = from as libc::c_char;
+    }
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let fd = sys::socket(libc::AF_UNIX, kind).ok()?;
+    let connected = sys::connect(fd, &address);
+    let high = connected.and_then(|_| sys::duplicate(fd, LEAST));
+    sys::close(fd);
+    high.ok()
+}
+
+/// Starts the thread, if this process has none yet.
+fn start() -> bool {
+    if RUNS.swap(true, Ordering::AcqRel) {
+        return true;
+    }
+    // SAFETY: the attributes and sets are initialised before they are used; the thread needs nothing of this one.
+    let started = unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        libc::pthread_attr_setstacksize(&mut attributes, STACK);
+        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let mut thread = std::mem::zeroed();
+        let failed = libc::pthread_create(&mut thread, &attributes, run, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        libc::pthread_attr_destroy(&mut attributes);
+        failed == 0
+    };
+    if !started {
+        RUNS.store(false, Ordering::Release);
+    }
+    started
+}
+
+/// Forgets the daemon in a fork, which has no thread. A fork that uses connections connects anew.
+pub fn forget() {
+    RUNS.store(false, Ordering::Release);
+    CONNECTING.store(false, Ordering::Release);
+    TRIED.store(0, Ordering::Relaxed);
+    let socket = SOCKET.swap(-1, Ordering::AcqRel);
+    if socket >= 0 {
+        sys::close(socket);
+    }
+}
+
+/// Tells the daemon of the connections that a fork has inherited, so that their peers reach it.
+pub fn adopt_all() {
+    if !connect() || !start() {
+        return;
+    }
+    table::each_conn(|conn| {
+        if conn.is_matched() {
+            let pair = conn.pair.load(Ordering::Relaxed);
+            send(Message::Adopt { token: token(conn), pair }, None);
+        }
+    });
+}
+
+extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    loop {
+        let socket = SOCKET.load(Ordering::Acquire);
+        if socket < 0 {
+            sys::nap(100_000);
+            if connect() {
+                adopt_all();
+            }
+            continue;
+        }
+        let busy = leaving::work();
+        match sys::poll(socket, libc::POLLIN, if busy { 2 } else { -1 }) {
+            Ok(0) | Err(libc::EINTR) => continue,
+            _ => {}
+        }
+        let mut bytes = [0; MESSAGE_LEN];
+        match sys::receive_message(socket, &mut bytes, false) {
+            Ok((len @ 1.., descriptor)) => {
+                if let Some(message) = Message::read(&bytes[..len]) {
+                    handle(message, descriptor);
+                }
+                descriptor.into_iter().for_each(sys::close);
+            }
+            Err(libc::EAGAIN | libc::EINTR) => {}
+            _ => {
+                // The daemon is gone, or somebody closed the descriptor.
+                if SOCKET.compare_exchange(socket, -1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    sys::close(socket);
+                }
+                table::each_conn(|conn| _ = conn.moves(OFFERED, conn::FRESH));
+            }
+        }
+    }
+}
+
+fn handle(message: Message, descriptor: Option<c_int>) {
+    match message {
+        Message::Matched { token, pair, second } => {
+            let Some(conn) = by_token(token).filter(|conn| conn.state() == OFFERED) else { return };
+            if let Some(at) = descriptor.and_then(|fd| sys::map(fd, BYTES, libc::MAP_SHARED)) {
+                conn.set_mapped(at);
+                conn.set_matched(pair, second);
+            }
+        }
+        Message::Look { token } => by_token(token).iter().for_each(leaving::look),
+        Message::Refused { token } => by_token(token).iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP)),
+        _ => {}
+    }
+}
+
+/// Frees a number that the library's descriptor has.
+pub fn move_from(fd: c_int) {
+    if is_own(fd) {
+        match sys::duplicate(fd, LEAST) {
+            // The program gets the old number, which is closed by what it does.
+            Ok(new) => SOCKET.store(new, Ordering::Release),
+            Err(_) => SOCKET.store(-1, Ordering::Release),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Returning to TCP.
+
+use crate::conn::Tx;
+use crate::table::{self, Ref};
+use crate::{daemon, sys};
+use libc::c_int;
+use sockring::{Breach, Direction, Link, Step};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes that are sent again by the kernel at a time.
+const PIECE: usize = 16 << 10;
+/// Naps of 50 microseconds until a peer must have answered: two seconds.
+const PATIENCE: u32 = 40_000;
+
+/// Connections whose rest is still to be sent by the kernel.
+static UNSENT: AtomicU32 = AtomicU32::new(0);
+
+/// Has the kernel's socket behave as this library needs it, or as the program wants it.
+pub fn set_options(conn: &Ref, fd: c_int, ring: bool) {
+    let tcp = libc::IPPROTO_TCP;
+    if ring {
+        let mut value: c_int = 0;
+        for (name, kept, needed) in [(libc::TCP_NODELAY, &conn.nodelay, 1), (libc::TCP_CORK, &conn.cork, 0)] {
+            if sys::getsockopt(fd, tcp, name, &mut value).is_ok() {
+                kept.store(value as u32, Ordering::Relaxed);
+            }
+            _ = sys::setsockopt(fd, tcp, name, needed);
+        }
+        conn.quick.store(1, Ordering::Release);
+    } else if conn.quick.swap(0, Ordering::AcqRel) == 1 {
+        _ = sys::setsockopt(fd, tcp, libc::TCP_NODELAY, conn.nodelay.load(Ordering::Relaxed) as c_int);
+        _ = sys::setsockopt(fd, tcp, libc::TCP_CORK, conn.cork.load(Ordering::Relaxed) as c_int);
+    }
+}
+
+/// Switches from the ring to the kernel; what is in the ring is still read there.
+pub fn to_tcp(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) {
+    if tx.sender.is_ring()
+        && let Some(info) = sys::TcpInfo::of(fd)
+    {
+        tx.sender.switch(link.tx(), info.sent());
+        set_options(conn, fd, false);
+    }
+}
+
+/// Returns this end's direction to TCP for good, because somebody asks for it.
+pub fn go_back(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<(), Breach> {
+    let dir = link.tx();
+    if tx.over {
+        return Ok(());
+    }
+    if tx.sender.is_ring() {
+        if dir.wanted() == Direction::LEAVES {
+            let Some(info) = sys::TcpInfo::of(fd) else { return Ok(()) };
+            tx.sender.switch_back(dir, info.sent())?;
+            if tx.sender.has_unsent() {
+                UNSENT.fetch_add(1, Ordering::AcqRel);
+                send_rest(link, tx, fd);
+            }
+            set_options(conn, fd, false);
+        } else {
+            to_tcp(conn, link, tx, fd);
+        }
+    }
+    tx.over = true;
+    dir.set_left();
+    Ok(())
+}
+
+/// Sends by the kernel what a reader has left unread. Returns whether all is sent.
+pub fn send_rest(link: &Link, tx: &mut Tx, fd: c_int) -> bool {
+    let mut piece = [0; PIECE];
+    while tx.sender.has_unsent() {
+        // SAFETY: the array has as many bytes.
+        let len = unsafe { tx.sender.unsent(link, piece.as_mut_ptr(), PIECE) };
+        // SAFETY: as above.
+        match unsafe { sys::send(fd, piece.as_ptr(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+            Ok(n) => tx.sender.sent(n),
+            Err(libc::EAGAIN | libc::EINTR) => return false,
+            // Nobody will read it.
+            Err(_) => tx.sender.sent(len),
+        }
+    }
+    UNSENT.fetch_sub(1, Ordering::AcqRel);
+    true
+}
+
+/// Goes on with what could not be sent at once. Returns whether there is more.
+pub fn work() -> bool {
+    if UNSENT.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    table::each_conn(|conn| {
+        if conn.is_matched()
+            && let (Some(link), Some(fd)) = (conn.link(), table::descriptor(conn))
+            && let Some(mut tx) = conn.tx.take()
+            && tx.sender.has_unsent()
+        {
+            send_rest(&link, &mut tx, fd);
+        }
+    });
+    UNSENT.load(Ordering::Acquire) != 0
+}
+
+/// Does what the peer or the daemon asks for.
+pub fn look(conn: &Ref) {
+    let (Some(link), Some(fd)) = (conn.link(), table::descriptor(conn)) else { return };
+    if !conn.is_matched() {
+        return;
+    }
+    let Some(mut tx) = conn.tx.take() else { return };
+    if link.tx().wanted() != 0 && go_back(conn, &link, &mut tx, fd).is_err() {
+        drop(tx);
+        conn.breaks(fd);
+    }
+}
+
+/// Returns a connection to TCP, before somebody may use it who does not know of rings: then nothing of it is in memory
+/// any more.
+pub fn leave(conn: &Ref, fd: c_int) {
+    if conn.ends_offer() || !conn.is_matched() {
+        return;
+    }
+    let Some(link) = conn.link() else { return };
+    if leave_reading(conn, &link, fd).is_none() {
+        conn.breaks(fd);
+        return;
+    }
+    if let Some(mut tx) = conn.tx.take() {
+        link.tx().want_tcp(Direction::RETURNS);
+        if go_back(conn, &link, &mut tx, fd).is_err() {
+            drop(tx);
+            conn.breaks(fd);
+        }
+    }
+}
+
+/// Has the peer send by the kernel, what is unread too, and takes the bells before that.
+fn leave_reading(conn: &Ref, link: &Link, fd: c_int) -> Option<()> {
+    let mut rx = conn.rx.take()?;
+    if !rx.started || rx.over {
+        rx.over = true;
+        return Some(());
+    }
+    let dir = link.rx();
+    // The sender is before its switch, or this reader goes on to the ring as far as it can.
+    _ = rx.reader.step(dir).ok()?;
+    dir.want_tcp(Direction::LEAVES);
+    daemon::poke(conn);
+    if let Some(tx) = conn.tx.take()
+        && tx.sender.is_ring()
+    {
+        conn.bell(fd);
+    }
+    let mut bells = None;
+    for turn in 0..PATIENCE {
+        // A sender that will never switch has said so.
+        bells = rx.reader.bells_to_leave(dir).ok()?.filter(|_| dir.has_left());
+        if bells.is_some() {
+            break;
+        }
+        if turn > 10 && sys::poll(fd, libc::POLLRDHUP, 0).is_ok_and(|got| got & libc::POLLRDHUP != 0) {
+            // The peer sends no more. If all of the ring was read, what is left are bells.
+            bells = (rx.reader.step(dir) == Ok(Step::Empty)).then(|| sys::waiting(fd));
+            break;
+        }
+        sys::nap(50);
+    }
+    let mut bells = bells?;
+    for _ in 0..PATIENCE {
+        if bells == 0 {
+            rx.over = true;
+            return Some(());
+        }
+        let taken = sys::discard(fd, bells).ok()?;
+        rx.reader.took(dir, taken);
+        bells -= taken;
+        if bells > 0 {
+            _ = sys::poll(fd, libc::POLLIN, 1);
+        }
+    }
+    None
+}

@@ -1,0 +1,113 @@
+//! Waiting for a peer: spinning for as long as that tends to help, then sleeping on the kernel's socket.
+
+use crate::conn::Rx;
+use crate::table::Ref;
+use crate::{real, receiving, settings, sys};
+use libc::c_int;
+use sockring::Link;
+
+/// Most waits that don't spin after spins in vain.
+const MOST: u32 = 64;
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 64;
+
+/// Spins until `done` is true, as long as the settings allow. Returns whether it became true.
+pub fn spin(mut done: impl FnMut() -> bool) -> bool {
+    let end = sys::now(libc::CLOCK_MONOTONIC) + settings::get().spin;
+    loop {
+        for _ in 0..LOOKS {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if sys::now(libc::CLOCK_MONOTONIC) > end {
+            return false;
+        }
+    }
+}
+
+/// Learns whether a spin was of use.
+pub fn learn(rx: &mut Rx, found: bool) {
+    rx.penalty = if found { 0 } else { (rx.penalty * 2 + 1).min(MOST) };
+    rx.skip = rx.penalty;
+}
+
+/// Waits until there may be something to read.
+///
+/// # Errors
+/// What a blocking call of the kernel returns: a signal came, or the time is up.
+pub fn for_bytes(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
+    let (spins, ahead) = {
+        let Some(mut rx) = conn.rx.take() else { return Err(libc::EINTR) };
+        (rx.reader.is_ring() && receiving::may_spin(&mut rx, link), *rx)
+    };
+    if spins {
+        let found = spin(|| ahead.reader.has_news(link.rx()));
+        let Some(mut rx) = conn.rx.take() else { return Err(libc::EINTR) };
+        learn(&mut rx, found);
+        if found {
+            return Ok(());
+        }
+    }
+    link.rx().arm();
+    {
+        let Some(rx) = conn.rx.take() else { return Err(libc::EINTR) };
+        if rx.over || rx.reader.has_news(link.rx()) {
+            return Ok(());
+        }
+    }
+    // This call of the kernel ends for a byte, for signals as the program has them, and after the socket's time.
+    let mut byte = 0_u8;
+    // SAFETY: the byte is there.
+    match unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+        0.. => Ok(()),
+        _ => match sys::errno() {
+            error @ (libc::EINTR | libc::EAGAIN) => Err(error),
+            error => {
+                conn.set_error(error);
+                Ok(())
+            }
+        },
+    }
+}
+
+/// Waits until there may be room in the ring, or the connection ends.
+///
+/// # Errors
+/// A signal came that has a handler, or the socket's time is up.
+pub fn for_room(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
+    let has_room = || {
+        let (wr, rd) = link.tx().positions();
+        wr.wrapping_sub(rd) < sockring::SIZE
+    };
+    if !link.tx().is_on(sys::cpu()) && spin(has_room) {
+        return Ok(());
+    }
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    _ = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut time);
+    let most = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    let (began, mut turn) = (sys::now(libc::CLOCK_MONOTONIC), 0);
+    loop {
+        {
+            let Some(mut tx) = conn.tx.take() else { return Err(libc::EINTR) };
+            let unsent = tx.sender.has_unsent() && !crate::leaving::send_rest(link, &mut tx, fd);
+            if !unsent && (!tx.sender.is_ring() || has_room() || link.tx().wanted() != 0) {
+                return Ok(());
+            }
+        }
+        // The reader's bell comes by the kernel, if nothing else is there: otherwise it is looked from time to time.
+        _ = receiving::is_readable(conn, fd);
+        let quiet = sys::waiting(fd) == 0 && conn.fin.load(std::sync::atomic::Ordering::Acquire) == 0;
+        let events = if quiet { libc::POLLIN } else { 0 };
+        turn = (turn + 1).min(10);
+        match sys::poll(fd, events, turn) {
+            Ok(got) if got & (libc::POLLERR | libc::POLLHUP) != 0 => return Ok(()),
+            Err(libc::EINTR) if crate::signals::interrupts() => return Err(libc::EINTR),
+            _ => {}
+        }
+        if most != 0 && sys::now(libc::CLOCK_MONOTONIC) - began > most {
+            return Err(libc::EAGAIN);
+        }
+    }
+}

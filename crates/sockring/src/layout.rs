@@ -1,0 +1,315 @@
+//! The layout of the memory, and access to it. The peer may write all of it at any time.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a ring.
+pub const SIZE: u64 = 256 << 10;
+/// Bytes before the rings.
+const HEADER: usize = 4096;
+/// Bytes of the memory of a connection.
+pub const BYTES: usize = HEADER + 2 * SIZE as usize;
+/// Entries of a log.
+const LOG: usize = 4;
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that sends by the first ring.
+    First,
+    /// The other.
+    Second,
+}
+
+/// Where a sender switched.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Switch {
+    /// Position in the kernel's stream.
+    k: AtomicU64,
+    /// Position in the ring.
+    r: AtomicU64,
+}
+
+/// What sender and reader of a direction tell each other. Each line of the cache has one writer, but the last.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Direction {
+    /// Sender: bytes ever written to the ring.
+    wr: AtomicU64,
+    /// Sender: how often it switched.
+    epoch: AtomicU32,
+    /// Sender: the CPU that it was on, plus one.
+    cpu: AtomicU32,
+    /// Sender: whether it will stay with TCP from now on.
+    left: AtomicU32,
+    pad0: [u32; 11],
+    log: [Switch; LOG],
+    /// Reader: bytes ever read from the ring.
+    rd: AtomicU64,
+    /// Reader: bytes ever taken from the kernel's stream.
+    rx_k: AtomicU64,
+    /// Reader: the epoch in which it reads.
+    rx_epoch: AtomicU32,
+    /// Reader: whether it follows switches.
+    rx_ready: AtomicU32,
+    pad1: [u32; 10],
+    /// Whether the reader sleeps, or may: then the sender rings.
+    rx_armed: AtomicU32,
+    /// Whether the sender waits for room: then the reader rings, in its own direction.
+    tx_armed: AtomicU32,
+    /// Reader or daemon: whether the sender shall return to TCP; [`Direction::LEAVES`]: with what is unread.
+    want_tcp: AtomicU32,
+    pad2: [u32; 13],
+}
+
+impl Direction {
+    /// A value of [`Direction::want`]: the reader reads no more, and what is unread goes by the kernel as well.
+    pub const LEAVES: u32 = 2;
+    /// A value of [`Direction::want`]: what is in the ring is still read there.
+    pub const RETURNS: u32 = 1;
+
+    pub(crate) fn wr(&self) -> u64 {
+        self.wr.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_wr(&self, to: u64) {
+        self.wr.store(to, Ordering::Release);
+    }
+
+    pub(crate) fn rd(&self) -> u64 {
+        self.rd.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_rd(&self, to: u64) {
+        self.rd.store(to, Ordering::Release);
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn rx_epoch(&self) -> u32 {
+        self.rx_epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn acknowledge(&self, epoch: u32) {
+        self.rx_epoch.store(epoch, Ordering::Release);
+    }
+
+    pub(crate) fn set_rx_k(&self, to: u64) {
+        self.rx_k.store(to, Ordering::Release);
+    }
+
+    pub(crate) fn rx_k(&self) -> u64 {
+        self.rx_k.load(Ordering::Acquire)
+    }
+
+    /// Logs a switch, then lets the reader see it.
+    pub(crate) fn log(&self, epoch: u32, k: u64, r: u64) {
+        let entry = &self.log[epoch as usize % LOG];
+        entry.k.store(k, Ordering::Relaxed);
+        entry.r.store(r, Ordering::Relaxed);
+        self.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// Returns where the sender switched to an epoch: positions in the kernel's stream and in the ring.
+    pub(crate) fn switch(&self, epoch: u32) -> (u64, u64) {
+        let entry = &self.log[epoch as usize % LOG];
+        (entry.k.load(Ordering::Relaxed), entry.r.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_ready(&self) {
+        self.rx_ready.store(1, Ordering::Release);
+    }
+
+    /// Returns whether the reader follows switches.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.rx_ready.load(Ordering::Acquire) == 1
+    }
+
+    /// Asks the sender to return to TCP. A stronger wish stays.
+    pub fn want_tcp(&self, how: u32) {
+        self.want_tcp.fetch_max(how, Ordering::SeqCst);
+    }
+
+    /// Returns whether the sender shall return to TCP: 0, [`Self::RETURNS`] or [`Self::LEAVES`].
+    #[must_use]
+    pub fn wanted(&self) -> u32 {
+        self.want_tcp.load(Ordering::Acquire)
+    }
+
+    /// Notes that the sender stays with TCP for good, and has sent all.
+    pub fn set_left(&self) {
+        self.left.store(1, Ordering::Release);
+    }
+
+    /// Returns whether the sender stays with TCP for good.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 1
+    }
+
+    /// Notes the CPU on which the sender runs.
+    pub fn set_cpu(&self, cpu: u32) {
+        if self.cpu.load(Ordering::Relaxed) != cpu + 1 {
+            self.cpu.store(cpu + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the sender was on this CPU last.
+    #[must_use]
+    pub fn is_on(&self, cpu: u32) -> bool {
+        self.cpu.load(Ordering::Relaxed) == cpu + 1
+    }
+
+    /// Asks the sender to ring when it has written. The caller looks at the ring again, then sleeps.
+    pub fn arm(&self) {
+        self.rx_armed.store(1, Ordering::SeqCst);
+        fence();
+    }
+
+    /// Returns whether the sender will ring.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.rx_armed.load(Ordering::Acquire) == 1
+    }
+
+    /// Asks the reader to ring when there is room. The caller looks for room again, then sleeps.
+    pub fn arm_room(&self) {
+        self.tx_armed.store(1, Ordering::SeqCst);
+        fence();
+    }
+
+    /// Returns whether the reader's bell is asked for, which is then no longer so. 
+    pub(crate) fn take_armed(&self) -> bool {
+        self.rx_armed.swap(0, Ordering::SeqCst) == 1
+    }
+
+    /// Returns whether the sender waits for room, which is then no longer so. To be called after reading.
+    pub(crate) fn take_room_armed(&self) -> bool {
+        fence();
+        self.tx_armed.load(Ordering::Relaxed) == 1 && self.tx_armed.swap(0, Ordering::SeqCst) == 1
+    }
+
+    /// Returns how many bytes the reader has taken from the kernel's stream, as it says.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.rx_k()
+    }
+
+    /// Returns the bytes ever written to the ring and read from it, as they say. For showing.
+    #[must_use]
+    pub fn positions(&self) -> (u64, u64) {
+        (self.wr(), self.rd())
+    }
+
+    /// Returns whether bytes go by the ring, as the sender says. For showing.
+    #[must_use]
+    pub fn is_ring(&self) -> bool {
+        self.epoch() % 2 == 1
+    }
+}
+
+/// Makes earlier stores visible to the peer before later loads.
+#[inline]
+fn fence() {
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// The memory of a connection, from one end.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    base: *const u8,
+    side: Side,
+}
+
+// SAFETY: the memory has only atomics, and bytes that are copied by pointers.
+unsafe impl Send for Link {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Link {}
+
+impl Link {
+    /// Takes memory that was mapped.
+    ///
+    /// # Safety
+    /// `base` is aligned to a page, and [`BYTES`] bytes from there stay mapped, for reading and writing, as long as
+    /// there is this link or a copy of it.
+    #[must_use]
+    pub const unsafe fn new(base: *const u8, side: Side) -> Self {
+        Self { base, side }
+    }
+
+    /// Returns where the memory is.
+    #[must_use]
+    pub const fn base(&self) -> *const u8 {
+        self.base
+    }
+
+    /// Returns which end this is.
+    #[must_use]
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
+    fn direction(&self, second: bool) -> &Direction {
+        let at = if second { size_of::<Direction>() } else { 0 };
+        // SAFETY: `new` promises that the memory is there and aligned; all of its values are atomic, and any bits are
+        // valid for them. Only this crate knows of the padding.
+        unsafe { &*self.base.add(at).cast::<Direction>() }
+    }
+
+    /// Returns the direction in which this end sends.
+    #[must_use]
+    pub fn tx(&self) -> &Direction {
+        self.direction(self.side == Side::Second)
+    }
+
+    /// Returns the direction in which this end reads.
+    #[must_use]
+    pub fn rx(&self) -> &Direction {
+        self.direction(self.side == Side::First)
+    }
+
+    fn ring(&self, second: bool) -> *mut u8 {
+        let at = HEADER + if second { SIZE as usize } else { 0 };
+        // SAFETY: `new` promises as many bytes.
+        unsafe { self.base.add(at).cast_mut() }
+    }
+
+    /// Returns the two pieces of the ring from a position on.
+    fn pieces(from: u64, len: usize) -> [(usize, usize); 2] {
+        let at = (from % SIZE) as usize;
+        let first = len.min(SIZE as usize - at);
+        [(at, first), (0, len - first)]
+    }
+
+    /// Copies into the ring in which this end sends.
+    ///
+    /// # Safety
+    /// `len` bytes can be read at `from`; `len` is at most [`SIZE`].
+    pub(crate) unsafe fn put(&self, position: u64, from: *const u8, len: usize) {
+        let ring = self.ring(self.side == Side::Second);
+        let mut done = 0;
+        for (at, piece) in Self::pieces(position, len) {
+            // SAFETY: the caller promises the source; the piece lies in the ring, and overlaps with nothing of ours.
+            unsafe { std::ptr::copy_nonoverlapping(from.add(done), ring.add(at), piece) };
+            done += piece;
+        }
+    }
+
+    /// Copies out of the ring in which this end reads, or sends.
+    ///
+    /// # Safety
+    /// `len` bytes can be written at `to`; `len` is at most [`SIZE`].
+    pub(crate) unsafe fn get(&self, sent: bool, position: u64, to: *mut u8, len: usize) {
+        let ring = self.ring((self.side == Side::Second) == sent);
+        let mut done = 0;
+        for (at, piece) in Self::pieces(position, len) {
+            // SAFETY: the caller promises the destination; the piece lies in the ring, and overlaps with nothing of
+            // ours.
+            unsafe { std::ptr::copy_nonoverlapping(ring.add(at), to.add(done), piece) };
+            done += piece;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Messages between the library in a program and the daemon, one in each packet of a `SOCK_SEQPACKET` socket.
+
+/// Bytes of a message.
+pub const LEN: usize = 32;
+/// Version of this protocol and of the memory's layout.
+const VERSION: u32 = 1;
+
+/// A message. A token names an open connection of a program, a pair the two ends that the daemon has matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Program: a connection may be moved; its socket comes along.
+    Offer {
+        /// The program's name of it.
+        token: u64,
+    },
+    /// Program: the offer ends.
+    Cancel {
+        /// As in the offer.
+        token: u64,
+    },
+    /// Program: the other end of a pair has to look at its directions.
+    Poke {
+        /// The pair.
+        pair: u64,
+    },
+    /// Program: it has let go of its end.
+    Gone {
+        /// The program's name of it.
+        token: u64,
+        /// The pair.
+        pair: u64,
+    },
+    /// Program: it has an end of a pair that another process was given.
+    Adopt {
+        /// The program's name of it.
+        token: u64,
+        /// The pair.
+        pair: u64,
+    },
+    /// Daemon: an offer was matched; the memory comes along.
+    Matched {
+        /// As in the offer.
+        token: u64,
+        /// The pair.
+        pair: u64,
+        /// Whether this is the second end.
+        second: bool,
+    },
+    /// Daemon: look at the directions of this connection.
+    Look {
+        /// As in the offer.
+        token: u64,
+    },
+    /// Daemon: the offer has no use: the other end is not a program of this host that may share memory.
+    Refused {
+        /// As in the offer.
+        token: u64,
+    },
+}
+
+impl Message {
+    /// Returns the bytes of the message.
+    #[must_use]
+    pub fn bytes(self) -> [u8; LEN] {
+        let (kind, a, b, second) = match self {
+            Self::Offer { token } => (1, token, 0, false),
+            Self::Cancel { token } => (2, token, 0, false),
+            Self::Poke { pair } => (3, 0, pair, false),
+            Self::Gone { token, pair } => (4, token, pair, false),
+            Self::Adopt { token, pair } => (5, token, pair, false),
+            Self::Matched { token, pair, second } => (6, token, pair, second),
+            Self::Look { token } => (7, token, 0, false),
+            Self::Refused { token } => (8, token, 0, false),
+        };
+        let mut bytes = [0; LEN];
+        bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[4] = kind;
+        bytes[5] = second.into();
+        bytes[8..16].copy_from_slice(&u64::to_le_bytes(a));
+        bytes[16..24].copy_from_slice(&u64::to_le_bytes(b));
+        bytes
+    }
+
+    /// Reads a message. `None`: it is none of this version.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
+        let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        if bytes[..4] != VERSION.to_le_bytes() || bytes[5] > 1 {
+            return None;
+        }
+        let (token, pair, second) = (word(8)?, word(16)?, bytes[5] == 1);
+        Some(match bytes[4] {
+            1 => Self::Offer { token },
+            2 => Self::Cancel { token },
+            3 => Self::Poke { pair },
+            4 => Self::Gone { token, pair },
+            5 => Self::Adopt { token, pair },
+            6 => Self::Matched { token, pair, second },
+            7 => Self::Look { token },
+            8 => Self::Refused { token },
+            _ => return None,
+        })
+    }
+}
