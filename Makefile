@@ -34,15 +34,15 @@ help: ## this list
 build: ## the release binaries
 	cargo build --release --locked --bin viaductd --bin viaduct
 
-verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, in target/release/verbs
-	cargo build --release --locked -p verbs -p rdmacm
+verbs: ## libibverbs.so.1 and librdmacm.so.1 for programs that use RDMA, and libviaduct-sockets.so.1, in target/release/verbs
+	cargo build --release --locked -p verbs -p rdmacm -p preload
 	@scripts/link-verbs
 
 MUSL := $(shell uname -m)-unknown-linux-musl
 verbs-musl: ## the same for musl (Alpine), in target/*-linux-musl/release/verbs
 	@scripts/setup musl
 	RUSTFLAGS="-C target-feature=-crt-static" cargo +$$(cat scripts/nightly-toolchain) build --release --locked -Zbuild-std=std,panic_abort \
-		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm
+		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm -p preload
 	@CC=musl-gcc scripts/link-verbs target/$(MUSL)/release
 
 plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distribution, in target/*-linux-musl/plug-in
@@ -109,7 +109,7 @@ card-soak: ## five million random packets and many changes of tables through the
 test-binaries: ## what the demo and the tests run, in target/checked: built quickly, viaductd with the simulated card in it
 	@scripts/setup card
 	cargo build --profile checked --locked $(if $(ALL),--workspace --lib --bins --tests --features \
-		card/card-sim -F offload/card-sim -F viaductd/card-sim,-p viaductd -p viaduct -p verbs -p rdmacm -p cni \
+		card/card-sim -F offload/card-sim -F viaductd/card-sim,-p viaductd -p viaduct -p verbs -p rdmacm -p preload -p cni \
 		--features viaductd/card-sim)
 	@scripts/link-verbs target/checked
 

@@ -205,6 +205,12 @@ impl Core {
         &*self.ports
     }
 
+    /// Returns the guests whose programs may move connections to memory in common.
+    pub(crate) fn sockets(&self) -> Vec<crate::SocketsSpec> {
+        let state = self.lock();
+        crate::sockets::wanted(&state.index, &self.run_dir, |name| state.ids.vif(name))
+    }
+
     /// Returns the directory of sockets.
     pub(crate) fn run_dir(&self) -> &Path {
         &self.run_dir
@@ -403,6 +409,7 @@ impl Core {
         switch.finish(&|name| state.ids.vif(name), &|name| ids.vif(name));
         self.ports.keep_windows(&ports::windows(state.slots.values().map(|slot| &slot.spec)));
         let faults = state.slots.values().filter_map(|slot| slot.fault_of_port(&index));
+        self.ports.keep_sockets(&crate::sockets::wanted(&index, &self.run_dir, |name| ids.vif(name)));
         let notes = remade.iter().map(|spec| note(spec, &index)).chain(faults).collect();
         let changes = describe(&changed);
         (state.host, state.index) = (host, index);

@@ -22,6 +22,7 @@ mod run_dir_lock;
 mod scrapes;
 mod server;
 mod service;
+mod sockets;
 mod store;
 mod windows;
 
@@ -32,5 +33,6 @@ pub use ports::{Device, PortError, PortSpec, Ports, socket_directories};
 pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
 pub use server::{Listeners, Missing, RunDir, Sandbox, ServeError, serve};
+pub use sockets::{SOCKETS_DIR, SocketsSpec};
 pub use store::{Store, StoreError};
 pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

@@ -2,6 +2,7 @@
 
 use crate::compile::{ovs_side, verbs_vif};
 use crate::rdma::{RdmaSpec, RdmaStatus};
+use crate::sockets::SocketsSpec;
 use crate::windows::WindowSpec;
 use config::{Document, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Way, Wire, WireTunnel};
 use model::{VifId, Vrf};
@@ -38,6 +39,18 @@ pub trait Ports: Send + Sync {
     fn rdma(&self) -> Vec<RdmaStatus>;
     /// Removes all windows except `wanted`.
     fn keep_windows(&self, wanted: &BTreeSet<PathBuf>);
+    /// Opens the sockets of these guests' programs, and closes all others.
+    fn keep_sockets(&self, _wanted: &[SocketsSpec]) {}
+    /// Notes that a capture begins or ends, at this interface or at all: it shall see all packets.
+    fn note_capture(&self, _at: Option<VifId>, _begins: bool) {}
+    /// Returns the connections that programs have moved to memory in common.
+    fn sockets(&self) -> matchmaker::Status {
+        matchmaker::Status::default()
+    }
+    /// Returns the guests whose sockets are not open, with the reasons.
+    fn sockets_problems(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// Removes sockets that an earlier daemon made for guests that are gone, unless somebody listens there.
     fn remove_sockets(&self, left: &BTreeSet<PathBuf>);
     /// Returns the problems of windows while all ports are open, as pairs of an object and what is wrong.

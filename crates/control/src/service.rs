@@ -7,6 +7,7 @@ mod ovs;
 mod packets;
 mod rdma;
 mod read_only;
+mod sockets;
 mod state;
 mod tables;
 mod users;
@@ -238,6 +239,11 @@ impl Viaduct for Service {
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
         let request = request.into_inner();
         self.blocking(move |core| rdma::reply(core, &request)).await.map(Response::new)
+    }
+
+    async fn sockets(&self, request: Request<v1::SocketsRequest>) -> Reply<v1::SocketsReply> {
+        let request = request.into_inner();
+        self.blocking(move |core| sockets::reply(core, &request)).await.map(Response::new)
     }
 
     async fn ovs(&self, request: Request<v1::OvsRequest>) -> Reply<v1::OvsReply> {

@@ -297,6 +297,16 @@ impl Engine {
         snapshot.vif(side).filter(|vif| vif.kind == VifKind::Ovs)?.ovs
     }
 
+    /// Counts bytes of a connection, its own direction's and the replies', that its ends exchanged past this
+    /// engine, and keeps the connection from expiring.
+    pub fn count_flow(&self, key: &model::FlowKey, bytes: (u64, u64)) {
+        let (flows, now) = (self.common.shared.flows(), self.common.clock.now().seconds);
+        if let Some((_, reply, flow)) = flows.get(key, now) {
+            flows.touch(flow, reply, 0, bytes.0, now);
+            flows.touch(flow, !reply, 0, bytes.1, now);
+        }
+    }
+
     /// Returns the decision about a packet that comes in on `ingress`, according to the live tables, without
     /// effects. The packet may be hypothetical: headers without bytes.
     #[must_use]

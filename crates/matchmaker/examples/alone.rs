@@ -20,8 +20,9 @@ impl Ways for Nothing {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let socket = std::env::args().nth(1).ok_or("alone SOCKET")?.into();
     let service = Service::start(Box::new(Nothing), Limits::default())?;
-    for (_, error) in service.keep(&[GuestSpec { guest: "here".into(), socket }], &sockets::Here) {
-        return Err(error.into());
+    service.keep(vec![GuestSpec { guest: "here".into(), socket }], sockets::here());
+    for (_, problem) in service.problems() {
+        return Err(problem.into());
     }
     loop {
         std::thread::sleep(std::time::Duration::from_secs(1));

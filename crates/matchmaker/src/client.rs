@@ -2,7 +2,9 @@
 
 use crate::offer::Key;
 use seqpacket::Connection;
+use sockets::Untrusted;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What each user of a guest may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,7 @@ impl Default for Limits {
 }
 
 pub struct Client {
+    pub socket: Arc<Untrusted>,
     pub connection: Connection,
     pub guest: String,
     pub user: u32,

@@ -15,6 +15,10 @@ mod offer;
 mod pairs;
 mod service;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
+
 pub use client::Limits;
 pub use offer::{End, Key};
 pub use pairs::PairStatus;

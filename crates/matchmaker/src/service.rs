@@ -80,6 +80,11 @@ struct State {
     held: HashMap<(String, u32), usize>,
     closers: Closers,
     counts: [u64; 3],
+    wanted: Vec<GuestSpec>,
+    /// Makes sockets; `None` before any are wanted.
+    maker: Option<Arc<dyn Sockets>>,
+    /// Guests whose sockets can't be opened, with the reasons. It is tried again.
+    problems: BTreeMap<String, String>,
 }
 
 struct Shared {
@@ -112,8 +117,8 @@ impl Service {
     }
 
     /// Opens the sockets of `wanted`, and closes all others. Programs of guests that are not wanted any more lose
-    /// their pairs. Returns what could not be opened.
-    pub fn keep(&self, wanted: &[GuestSpec], maker: &dyn Sockets) -> Vec<(String, Error)> {
+    /// their pairs. What can't be opened is tried again.
+    pub fn keep(&self, wanted: Vec<GuestSpec>, maker: Arc<dyn Sockets>) {
         let mut state = self.0.lock();
         let gone: Vec<_> = state
             .open
@@ -130,24 +135,16 @@ impl Service {
             });
             clients.into_iter().for_each(|number| state.end(number));
         }
-        let mut failed = Vec::new();
-        for spec in wanted {
-            if state.open.contains_key(&spec.guest) {
-                continue;
-            }
-            // Any user of the container may connect: users are told apart by their credentials.
-            let place = Place { path: spec.socket.clone(), owner: None, mode: 0o666 };
-            match maker.listen(&place, SocketType::SEQPACKET, BACKLOG) {
-                Ok((socket, file)) => {
-                    let open = Open { listener: socket.into(), _file: file };
-                    state.open.insert(spec.guest.clone(), (spec.clone(), open));
-                }
-                Err(error) => failed.push((spec.guest.clone(), error.into())),
-            }
-        }
+        (state.wanted, state.maker) = (wanted, Some(maker));
+        state.open_wanted();
         drop(state);
         self.wake();
-        failed
+    }
+
+    /// Returns the guests whose sockets can't be opened, with the reasons.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(String, String)> {
+        self.0.lock().problems.clone().into_iter().collect()
     }
 
     /// Returns all pairs to TCP for which the tables no longer allow memory in common.
@@ -189,6 +186,26 @@ impl Shared {
 }
 
 impl State {
+    /// Opens the sockets that are wanted and not open. A daemon that is being replaced has them until it ends.
+    fn open_wanted(&mut self) {
+        let Some(maker) = self.maker.clone() else { return };
+        self.problems.clear();
+        for spec in self.wanted.clone() {
+            if self.open.contains_key(&spec.guest) {
+                continue;
+            }
+            // Any user of the container may connect: users are told apart by their credentials.
+            let place = Place { path: spec.socket.clone(), owner: None, mode: 0o666 };
+            match maker.listen(&place, SocketType::SEQPACKET, BACKLOG) {
+                Ok((socket, file)) => {
+                    let open = Open { listener: socket.into(), _file: file };
+                    self.open.insert(spec.guest.clone(), (spec, open));
+                }
+                Err(error) => _ = self.problems.insert(spec.guest, error.to_string()),
+            }
+        }
+    }
+
     /// Has pairs return to TCP.
     fn return_pairs(&mut self, why: &'static str, which: impl Fn(&Pair) -> bool) {
         let mut told = Vec::new();
@@ -262,8 +279,9 @@ impl State {
             return;
         }
         let Ok(socket) = Untrusted::new(socket, &shared.closing) else { return };
-        let connection = Connection::serving(Arc::new(socket));
-        let client = Client { connection, guest: guest.to_owned(), user, pid, offers: BTreeMap::new(), credit: CREDIT };
+        let socket = Arc::new(socket);
+        let connection = Connection::serving(socket.clone());
+        let client = Client { socket, connection, guest: guest.to_owned(), user, pid, offers: BTreeMap::new(), credit: CREDIT };
         self.next += 1;
         self.clients.insert(self.next, client);
     }
@@ -395,6 +413,9 @@ impl State {
 
     fn tick(&mut self, shared: &Shared, turn: u32) {
         self.clients.values_mut().for_each(|client| client.credit = CREDIT);
+        if self.open.len() < self.wanted.len() {
+            self.open_wanted();
+        }
         if turn % LOOK == 0 {
             for pair in self.pairs.values_mut().filter(|pair| pair.key.within.is_none()) {
                 if let Some(bytes) = pair.news() {
@@ -414,8 +435,8 @@ fn run(service: &Weak<Shared>) {
         let (programs, listeners) = {
             let state = shared.lock();
             let credited = state.clients.iter().filter(|(_, client)| client.credit > 0);
-            let programs: Vec<(u64, Connection)> =
-                credited.map(|(number, client)| (*number, client.connection.clone())).collect();
+            let programs: Vec<(u64, Arc<Untrusted>)> =
+                credited.map(|(number, client)| (*number, client.socket.clone())).collect();
             let listeners: Vec<(String, OwnedFd)> = state
                 .open
                 .iter()
@@ -425,7 +446,7 @@ fn run(service: &Weak<Shared>) {
         };
         let accepts = programs.len() < PROGRAMS && shared.closing.count() < 64;
         let mut wanted = vec![PollFd::new(&shared.wake, PollFlags::IN)];
-        wanted.extend(programs.iter().map(|(_, connection)| PollFd::new(connection, PollFlags::IN)));
+        wanted.extend(programs.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
         if accepts {
             wanted.extend(listeners.iter().map(|(_, listener)| PollFd::new(listener, PollFlags::IN)));
         }

@@ -133,6 +133,11 @@ pub fn forget(epoll: c_int) {
     }
 }
 
+/// Frees the sets in a fork: threads that had them are not here.
+pub fn free_all() {
+    (0..SETS as c_int).filter_map(set).for_each(|set| set.state.free());
+}
+
 pub fn forget_range(first: c_uint, last: c_uint) {
     for epoll in first as usize..=(last as usize).min(SETS - 1) {
         forget(epoll as c_int);

@@ -51,6 +51,10 @@ pub fn go_back(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<(), Br
     }
     if tx.sender.is_ring() {
         if dir.wanted() == Direction::LEAVES {
+            if conn.shut.load(Ordering::Acquire) != 0 && tx.sender.is_ahead(dir)? {
+                // The kernel sends nothing after the end of the stream.
+                return Err(Breach::Position);
+            }
             let Some(info) = sys::TcpInfo::of(fd) else { return Ok(()) };
             tx.sender.switch_back(dir, info.sent())?;
             if tx.sender.has_unsent() {
@@ -100,6 +104,19 @@ pub fn work() -> bool {
         }
     });
     UNSENT.load(Ordering::Acquire) != 0
+}
+
+/// Returns all connections to TCP, in both directions.
+pub fn return_all() {
+    table::each_conn(|conn| {
+        if conn.is_matched()
+            && let Some(link) = conn.link()
+        {
+            link.tx().want_tcp(Direction::RETURNS);
+            link.rx().want_tcp(Direction::RETURNS);
+            look(conn);
+        }
+    });
 }
 
 /// Does what the peer or the daemon asks for.

@@ -35,6 +35,22 @@ mod waiting;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+/// Runs when the program ends in order.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn end() {
+    // The kernel resets a connection that is closed while a bell waits.
+    if settings::is_on() {
+        table::each(|fd, conn| {
+            if conn.is_matched() && conn.is_alone() {
+                conn.has_unread(fd);
+            }
+        });
+    }
+}
+
 extern "C" fn start() {
     settings::read();
     calls::find_lists();

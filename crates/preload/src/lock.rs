@@ -61,6 +61,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Frees the lock in a fork, whose only thread does not have it.
+    pub fn free(&self) {
+        self.owner.store(0, Ordering::SeqCst);
+    }
+
     /// Makes the lock new, with a value.
     ///
     /// # Safety

@@ -186,12 +186,12 @@ fn pull(
                             _ => taken as usize,
                         }
                     }
-                    Err(error) => return Ok(no_bytes(conn, link, fd, error, done)),
+                    Err(error) => return Ok(no_bytes(conn, error, done)),
                 }
             }
             Step::Bells(bells) => match take_bells(conn, link, rx, fd, bells) {
                 Ok(()) => continue,
-                Err(error) => return Ok(no_bytes(conn, link, fd, error, done)),
+                Err(error) => return Ok(no_bytes(conn, error, done)),
             },
             Step::Empty if done > 0 => break,
             Step::Empty => match empty(conn, link, rx, fd)? {
@@ -237,7 +237,7 @@ fn take_bells(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int, bells: u64) -> Re
 }
 
 /// Returns what it means that the kernel has no bytes.
-fn no_bytes(conn: &Ref, link: &Link, fd: c_int, error: c_int, done: usize) -> Found {
+fn no_bytes(conn: &Ref, error: c_int, done: usize) -> Found {
     match error {
         _ if done > 0 && error == libc::EAGAIN => Found::Bytes(done),
         libc::EAGAIN => conn.take_error().map_or(Found::Nothing, Found::Error),
@@ -245,12 +245,12 @@ fn no_bytes(conn: &Ref, link: &Link, fd: c_int, error: c_int, done: usize) -> Fo
             conn.set_error(error);
             Found::Bytes(done)
         }
-        _ => failed(link, fd, error),
+        _ => Found::Error(error),
     }
 }
 
-/// Returns how a connection ended that the kernel says has failed. A peer that was killed while a bell waited for it
-/// resets, where with TCP it would have ended the stream.
+/// Returns how a connection ended that the kernel says has failed, whose bytes came by the ring to the last. A peer that
+/// was killed while a bell waited for it resets, where with TCP it would have ended the stream.
 fn failed(link: &Link, fd: c_int, error: c_int) -> Found {
     let (wr, rd) = link.tx().positions();
     let bell = || sys::TcpInfo::of(fd).is_some_and(|info| info.sent() > link.tx().taken());
@@ -331,12 +331,12 @@ fn peek(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int, cursor: &mut Cursor) ->
                         0 => return Ok(Found::End),
                         data => return Ok(Found::Bytes(data as usize)),
                     },
-                    Err(error) => return Ok(no_bytes(conn, link, fd, error, 0)),
+                    Err(error) => return Ok(no_bytes(conn, error, 0)),
                 }
             }
             Step::Bells(bells) => {
                 if let Err(error) = take_bells(conn, link, rx, fd, bells) {
-                    return Ok(no_bytes(conn, link, fd, error, 0));
+                    return Ok(no_bytes(conn, error, 0));
                 }
             }
             Step::Empty => {

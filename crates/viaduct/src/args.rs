@@ -183,6 +183,15 @@ pub enum Command {
     /// Verbs devices of guests, and the objects of their clients
     #[command(after_help = help::RDMA_EXAMPLES)]
     Rdma(RdmaArgs),
+    /// Run a program whose TCP connections within this host go by memory in common; needs no daemon
+    ///
+    /// The program, and those that it starts, load libviaduct-sockets.so.1 (LD_PRELOAD). What it can't help stays with
+    /// TCP. VIADUCT_SOCKETS=off turns it off. See docs/sockets.md.
+    #[command(after_help = help::RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Connections that programs have moved to memory in common (`viaduct run`)
+    #[command(after_help = "Example: viaduct sockets --guest c1")]
+    Sockets(SocketsArgs),
     /// Guests and wires that an Open vSwitch programs, with what it made there
     #[command(after_help = help::OVS_EXAMPLES)]
     Ovs(OvsArgs),

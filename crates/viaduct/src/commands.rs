@@ -9,6 +9,8 @@ mod guest_state;
 mod nouns;
 mod ovs;
 mod rdma;
+mod run;
+mod sockets;
 mod statistics;
 mod top;
 
@@ -40,6 +42,7 @@ fn run_alone(options: &Options) -> Option<Result<(), Failure>> {
             complete::script(*shell).and_then(|text| crate::output::print(&text))
         }
         Command::GuestImage => guest_image(json),
+        Command::Run(args) => run::run(args, &options.run_dir),
         Command::Man { dir } => man(dir),
         _ => return None,
     })
@@ -88,6 +91,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Default(noun) => nouns::default(&mut on, noun.action).await,
         Command::Neigh { network, action } => nouns::neigh(&mut on, network, action).await,
         Command::Rdma(args) => rdma::rdma(&mut on, args).await,
+        Command::Sockets(args) => sockets::sockets(&mut on, args).await,
         Command::Ovs(args) => ovs::ovs(&mut on, args).await,
         Command::Flow(args) => flow::flow(&mut on, args).await,
         Command::Stats { worker } => statistics::stats(&mut on, worker).await,
@@ -104,6 +108,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         | Command::Doctor { .. }
         | Command::Completion { .. }
         | Command::GuestImage
+        | Command::Run(_)
         | Command::Man { .. } => Ok(()),
     }
 }

@@ -32,6 +32,10 @@ Examples:
   viaduct rule add --network blue --priority 100 --from 10.1.1.0/24 --to vm1 --protocol tcp --ports 80-443 --action allow
   viaduct rule del 7";
 
+pub const RUN_EXAMPLES: &str = "Examples:
+  viaduct run --guest c1 -- redis-server
+  viaduct run --only-ports 6379 -- redis-benchmark -h 10.1.1.2";
+
 pub const RDMA_EXAMPLES: &str = "\
 Examples:
   viaduct rdma

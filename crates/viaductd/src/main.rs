@@ -11,6 +11,7 @@ mod limits;
 mod listeners;
 mod log;
 mod machines;
+mod matchmaking;
 mod notify;
 mod ovs_tables;
 mod ports;

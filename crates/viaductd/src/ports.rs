@@ -4,8 +4,9 @@ use crate::forwarder::Forwarder;
 use crate::inherit::Inheritance;
 use crate::machines::Machines;
 use crate::privileges::Privileges;
+use crate::matchmaking::Matchmaker;
 use crate::verbs::{EngineRules, Verbs, Windows};
-use control::{Device, PortError, PortSpec, Ports, RdmaStatus};
+use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec};
 use mem::{HostQuota, Opened};
 use model::VifId;
 use ovs::OvsPort;
@@ -29,6 +30,7 @@ pub struct ExecutorPorts {
     forwarder: Forwarder,
     verbs: Arc<Verbs>,
     ovs: Arc<ovs::Service>,
+    matchmaker: Matchmaker,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
@@ -55,7 +57,8 @@ impl ExecutorPorts {
         if inherited.is_some() {
             verbs.hold();
         }
-        Self { forwarder, verbs, ovs, privileges, journals, inherited, memory: memory_limits(host) }
+        let matchmaker = Matchmaker::start(&forwarder);
+        Self { forwarder, matchmaker, verbs, ovs, privileges, journals, inherited, memory: memory_limits(host) }
     }
 
     /// Accepts programs on verbs devices, because this daemon has the host now.
@@ -165,6 +168,7 @@ impl Ports for ExecutorPorts {
 
     fn tables_changed(&self) {
         self.verbs.review();
+        self.matchmaker.review();
     }
 
     fn update(&self, spec: &PortSpec) {
@@ -187,6 +191,22 @@ impl Ports for ExecutorPorts {
             return;
         }
         remove_left(left, &*self.privileges.sockets);
+    }
+
+    fn keep_sockets(&self, wanted: &[SocketsSpec]) {
+        self.matchmaker.keep(wanted, self.privileges.sockets.clone());
+    }
+
+    fn note_capture(&self, at: Option<VifId>, begins: bool) {
+        self.matchmaker.note_capture(at, begins);
+    }
+
+    fn sockets(&self) -> matchmaker::Status {
+        self.matchmaker.status()
+    }
+
+    fn sockets_problems(&self) -> Vec<(String, String)> {
+        self.matchmaker.problems()
     }
 
     fn memory_problem(&self) -> Option<String> {

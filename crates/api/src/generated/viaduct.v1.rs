@@ -244,6 +244,9 @@ pub struct Guest {
     /// Whether the VM may migrate although it has a window. Its programs then lose their verbs device.
     #[prost(bool, optional, tag = "30")]
     pub window_migrates: ::core::option::Option<bool>,
+    /// tap: whether programs of the container may move TCP connections within this host to memory in common.
+    #[prost(bool, optional, tag = "31")]
+    pub sockets: ::core::option::Option<bool>,
     /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch). With ovs, it is in no network.
     #[prost(string, optional, tag = "29")]
     pub mode: ::core::option::Option<::prost::alloc::string::String>,
@@ -1281,6 +1284,97 @@ pub struct DroppedPacket {
     /// Its first bytes in words.
     #[prost(string, tag = "6")]
     pub text: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SocketsRequest {
+    /// Only this guest's.
+    #[prost(string, optional, tag = "1")]
+    pub guest: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SocketsReply {
+    /// Guests with `sockets`.
+    #[prost(message, repeated, tag = "1")]
+    pub guests: ::prost::alloc::vec::Vec<SocketsGuest>,
+    /// Connections whose two ends have memory in common.
+    #[prost(message, repeated, tag = "2")]
+    pub pairs: ::prost::alloc::vec::Vec<SocketsPair>,
+    /// Connections that wait for the other end.
+    #[prost(uint64, tag = "3")]
+    pub waiting: u64,
+    /// Connections ever offered.
+    #[prost(uint64, tag = "4")]
+    pub offered: u64,
+    /// Pairs ever made.
+    #[prost(uint64, tag = "5")]
+    pub matched: u64,
+    /// Connections that were refused.
+    #[prost(uint64, tag = "6")]
+    pub refused: u64,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SocketsGuest {
+    /// The guest.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Path of its socket.
+    #[prost(string, tag = "2")]
+    pub socket: ::prost::alloc::string::String,
+    /// Programs that are connected.
+    #[prost(uint32, tag = "3")]
+    pub programs: u32,
+    /// Why its socket is not open.
+    #[prost(string, optional, tag = "4")]
+    pub problem: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// A connection with memory. Its first end is the one that was offered last.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SocketsPair {
+    /// Guest of the first end.
+    #[prost(string, tag = "1")]
+    pub guest: ::prost::alloc::string::String,
+    /// Address and port of the first end.
+    #[prost(string, tag = "2")]
+    pub local: ::prost::alloc::string::String,
+    /// Process of the first end when it was matched.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// Guest of the other end.
+    #[prost(string, tag = "4")]
+    pub peer_guest: ::prost::alloc::string::String,
+    /// Address and port of the other end.
+    #[prost(string, tag = "5")]
+    pub remote: ::prost::alloc::string::String,
+    /// Process of the other end when it was matched.
+    #[prost(uint32, tag = "6")]
+    pub peer_pid: u32,
+    /// How the first end sends now: ring or tcp.
+    #[prost(string, tag = "7")]
+    pub sends: ::prost::alloc::string::String,
+    /// How the other end sends now: ring or tcp.
+    #[prost(string, tag = "8")]
+    pub receives: ::prost::alloc::string::String,
+    /// Bytes that the first end has sent by its ring.
+    #[prost(uint64, tag = "9")]
+    pub sent: u64,
+    /// Bytes that the other end has sent by its ring.
+    #[prost(uint64, tag = "10")]
+    pub received: u64,
+    /// Why it was returned to TCP.
+    #[prost(string, optional, tag = "11")]
+    pub returned: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -2761,6 +2855,28 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "OvsFlows"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Lists connections that programs have moved to memory in common.
+        pub async fn sockets(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SocketsRequest>,
+        ) -> std::result::Result<tonic::Response<super::SocketsReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/Sockets",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Sockets"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Lists connections.
         pub async fn flows(
             &mut self,
@@ -2986,6 +3102,11 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::OvsFlowsRequest>,
         ) -> std::result::Result<tonic::Response<Self::OvsFlowsStream>, tonic::Status>;
+        /// Lists connections that programs have moved to memory in common.
+        async fn sockets(
+            &self,
+            request: tonic::Request<super::SocketsRequest>,
+        ) -> std::result::Result<tonic::Response<super::SocketsReply>, tonic::Status>;
         /// Server streaming response type for the Flows method.
         type FlowsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Flow, tonic::Status>,
@@ -3632,6 +3753,49 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Sockets" => {
+                    #[allow(non_camel_case_types)]
+                    struct SocketsSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::SocketsRequest>
+                    for SocketsSvc<T> {
+                        type Response = super::SocketsReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SocketsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::sockets(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SocketsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

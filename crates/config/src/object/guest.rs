@@ -149,6 +149,10 @@ pub struct Guest {
     /// Limits of all clients of the verbs device together. Set whenever `rdma` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_limits: Option<RdmaLimits>,
+    /// tap: whether programs of the container may move their TCP connections within this host to memory in
+    /// common (`viaduct run`), by the socket in `sockets/` of the run-dir that has the guest's name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sockets: bool,
     /// vhost: size of the window in megabytes (of 2^20 bytes). The window is the file by which programs in
     /// the virtual machine share memory with the verbs device. `None`: these programs can't use the device.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,6 +238,7 @@ impl Guest {
             rdma_owner: r.get("rdma_owner"),
             rdma_trust: r.get("rdma_trust"),
             rdma_limits: r.get("rdma_limits"),
+            sockets: r.get("sockets").unwrap_or_default(),
             window_mb: r.get("window_mb"),
             window_migrates: r.get("window_migrates").unwrap_or_default(),
         };

@@ -58,6 +58,7 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
         ("router", guest.router),
         ("dhcp_server", guest.dhcp_server),
         ("standby", guest.standby),
+        ("sockets", guest.sockets),
     ];
     for (key, _) in of_networks.iter().filter(|(_, used)| *used) {
         r.problem(Some(key), not_with_ovs(key));

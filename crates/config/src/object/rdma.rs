@@ -118,6 +118,7 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
         }
     }
     check_owner(r, "rdma_owner", guest.rdma_owner.as_deref());
+    check_sockets(guest, r);
     check_window(guest, r);
     if let Some(name) = &guest.rdma {
         if name == WINDOWS {
@@ -129,10 +130,29 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
         }
         return;
     }
-    for (key, _) in keys(guest).iter().filter(|(_, used)| *used) {
+    // Trust is also of sockets.
+    let is_of_device = |key: &str| key != "rdma_trust" || !guest.sockets;
+    for (key, _) in keys(guest).iter().filter(|(key, used)| *used && is_of_device(key)) {
         let message =
             format!("`{key}` is of a verbs device, which the guest lacks; add rdma = \"{}\"", guest.name);
         r.problem(Some(key), message);
+    }
+}
+
+/// Checks that programs of a guest can pass their sockets to the daemon, and which sockets these are.
+fn check_sockets(guest: &Guest, r: &Reader<'_>) {
+    if !guest.sockets {
+        return;
+    }
+    if guest.kind != GuestKind::Tap {
+        let message = "`sockets` is for kind = \"tap\": programs of other guests can't pass their sockets to the daemon";
+        r.problem(Some("sockets"), message);
+    }
+    if guest.addresses.is_empty() {
+        r.problem(None, "`addresses` is missing; with `sockets`, they tell which connections are the guest's");
+    }
+    if !is_plain(&guest.name) {
+        r.problem(Some("sockets"), "the guest's name can't be that of a socket; use letters, digits, '.', '_' or '-'");
     }
 }
 

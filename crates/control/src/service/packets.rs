@@ -171,11 +171,19 @@ pub(super) fn capture(
     let matching = Matching::parse(&request.filter).map_err(super::invalid)?;
     let filter = matching.capture(vif, snap_len).map_err(super::invalid)?;
     let (to, from) = sync_channel(BACKLOG);
+    core.ports().note_capture(vif, true);
     view.executor.capture(filter, to);
     let (sender, receiver) = tokio::sync::mpsc::channel(BACKLOG);
     std::thread::Builder::new()
         .name("capture".to_owned())
-        .spawn(move || forward(&core, &from, &sender))
+        .spawn({
+            let core = core.clone();
+            move || {
+                forward(&core, &from, &sender);
+                core.ports().note_capture(vif, false);
+            }
+        })
+        .inspect_err(|_| core.ports().note_capture(vif, false))
         .map_err(|e| Status::resource_exhausted(format!("no thread for the capture: {e}")))?;
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }

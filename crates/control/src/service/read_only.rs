@@ -63,6 +63,10 @@ impl Viaduct for ReadOnly {
         self.0.rdma(request).await
     }
 
+    async fn sockets(&self, request: Request<v1::SocketsRequest>) -> Reply<v1::SocketsReply> {
+        self.0.sockets(request).await
+    }
+
     async fn ovs(&self, request: Request<v1::OvsRequest>) -> Reply<v1::OvsReply> {
         self.0.ovs(request).await
     }

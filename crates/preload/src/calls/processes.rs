@@ -1,7 +1,7 @@
 //! Functions that make processes.
 
 use super::get;
-use crate::{conn, daemon, leaving, lock, real, settings, sys, table};
+use crate::{conn, daemon, epoll, leaving, lock, real, settings, sys, table};
 use libc::{c_char, c_int, c_void, pid_t};
 use std::sync::atomic::Ordering;
 
@@ -31,6 +31,7 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_fork() {
     lock::forget_number();
+    epoll::free_all();
     daemon::forget();
     daemon::FORKED.store(true, Ordering::Release);
 }

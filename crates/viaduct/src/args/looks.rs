@@ -28,6 +28,29 @@ pub enum OvsAction {
 }
 
 #[derive(Args)]
+pub struct RunArgs {
+    /// The guest in whose container the program runs [default: VIADUCT_SOCKETS, or the only socket in RUN_DIR/sockets]
+    #[arg(long, value_name = "GUEST")]
+    pub guest: Option<String>,
+    /// Move only connections with one of these ports, at either end
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    pub only_ports: Vec<u16>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<std::ffi::OsString>,
+}
+
+#[derive(Args)]
+pub struct SocketsArgs {
+    /// Only this guest's connections
+    #[arg(long, value_name = "GUEST", add = ArgValueCandidates::new(complete::guests))]
+    pub guest: Option<String>,
+    /// Show the guests with sockets, not the connections
+    #[arg(long)]
+    pub guests: bool,
+}
+
+#[derive(Args)]
 pub struct RdmaArgs {
     /// Show only this device
     #[arg(long, value_name = "NAME", global = true, add = ArgValueCandidates::new(complete::rdma_devices))]

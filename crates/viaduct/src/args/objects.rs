@@ -108,6 +108,9 @@ pub struct GuestArgs {
     /// vhost: let the VM migrate although it has a window; its programs then lose their verbs device
     #[arg(long)]
     pub window_migrates: bool,
+    /// tap: let programs move their TCP connections within this host to memory in common (see `viaduct run`)
+    #[arg(long)]
+    pub sockets: bool,
 }
 
 #[derive(Args)]

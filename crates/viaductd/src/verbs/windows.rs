@@ -305,7 +305,7 @@ fn uuid(file: &OwnedFd, spec: &WindowSpec) -> io::Result<Uuid> {
 /// The kernel refuses it.
 pub fn make_directories(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(run_dir)?;
-    for dir in [control::RDMA_DIR, WINDOW_DIR] {
+    for dir in [control::RDMA_DIR, WINDOW_DIR, control::SOCKETS_DIR] {
         let dir = run_dir.join(dir);
         match std::fs::create_dir(&dir) {
             // Regardless of the umask, owners of files in it must be able to enter.

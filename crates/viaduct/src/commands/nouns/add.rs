@@ -59,6 +59,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         rdma_limits,
         window_mb: args.window,
         window_migrates: args.window_migrates.then_some(true),
+        sockets: args.sockets.then_some(true),
     })])
 }
 

@@ -1,0 +1,174 @@
+use crate::{End, GuestSpec, Key, Limits, Service, Ways};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, sendmsg, socket_with,
+};
+use sockring::Message;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// All addresses are guests', and connections between them may be moved.
+struct Everything;
+
+impl Ways for Everything {
+    fn inside(&self, _: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
+        let end = |of: SocketAddr| End { vrf: 1, addr: of.ip(), port: of.port() };
+        Some(Key { within: None, own: end(own), peer: end(peer) })
+    }
+
+    fn may_share(&self, _: (&str, &str), _: &Key) -> bool {
+        true
+    }
+
+    fn in_use(&self, _: &Key, _: (u64, u64)) {}
+}
+
+fn service(dir: &Path, limits: Limits) -> Service {
+    let service = Service::start(Box::new(Everything), limits).unwrap();
+    let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: dir.join(guest) };
+    service.keep(vec![spec("a"), spec("b")], sockets::here());
+    assert_eq!(service.problems(), []);
+    service
+}
+
+struct Program(OwnedFd);
+
+impl Program {
+    fn new(path: &Path) -> Self {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        Self(socket)
+    }
+
+    fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = descriptor.as_slice();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).is_ok()
+    }
+
+    fn receive(&self) -> Option<Message> {
+        let mut bytes = [0; 64];
+        let (len, _) = rustix::net::recv(&self.0, &mut bytes, rustix::net::RecvFlags::empty()).ok()?;
+        Message::read(&bytes[..len])
+    }
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "it does not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn two_ends_are_matched_and_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits::default());
+    let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));
+    let (client, server) = connection();
+    assert!(a.send(&Message::Offer { token: 7 }.bytes(), Some(client.as_fd())));
+    until(|| service.status().offers == 1);
+    assert!(b.send(&Message::Offer { token: 9 }.bytes(), Some(server.as_fd())));
+    let (Some(Message::Matched { token: 7, pair, second: true }), Some(other)) = (a.receive(), b.receive()) else {
+        panic!("no match");
+    };
+    assert_eq!(other, Message::Matched { token: 9, pair, second: false });
+    assert!(a.send(&Message::Poke { pair }.bytes(), None));
+    assert_eq!((a.receive(), b.receive()), (Some(Message::Look { token: 7 }), Some(Message::Look { token: 9 })));
+    drop(a);
+    assert!(b.send(&Message::Gone { token: 9, pair }.bytes(), None));
+    until(|| service.status().pairs.is_empty());
+}
+
+#[test]
+fn the_copy_of_a_socket_is_closed_at_once() {
+    use std::io::Read;
+    let dir = tempfile::tempdir().unwrap();
+    let _service = service(dir.path(), Limits::default());
+    let a = Program::new(&dir.path().join("a"));
+    let (client, mut server) = connection();
+    assert!(a.send(&Message::Offer { token: 7 }.bytes(), Some(client.as_fd())));
+    drop(client);
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn what_is_the_same_end_twice_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits::default());
+    let a = Program::new(&dir.path().join("a"));
+    let (client, _server) = connection();
+    assert!(a.send(&Message::Offer { token: 1 }.bytes(), Some(client.as_fd())));
+    assert!(a.send(&Message::Offer { token: 2 }.bytes(), Some(client.as_fd())));
+    let refused = [a.receive(), a.receive()];
+    assert_eq!(refused, [Some(Message::Refused { token: 1 }), Some(Message::Refused { token: 2 })]);
+    assert_eq!(service.status().offers, 0);
+}
+
+#[test]
+fn no_user_has_more_than_his_share() {
+    let dir = tempfile::tempdir().unwrap();
+    let _service = service(dir.path(), Limits { programs: 1, connections: 2 });
+    let a = Program::new(&dir.path().join("a"));
+    let connections = [connection(), connection(), connection()];
+    for (token, (client, _)) in connections.iter().enumerate() {
+        assert!(a.send(&Message::Offer { token: token as u64 }.bytes(), Some(client.as_fd())));
+    }
+    assert_eq!(a.receive(), Some(Message::Refused { token: 2 }));
+    assert!(a.send(&Message::Cancel { token: 0 }.bytes(), None));
+    assert!(a.send(&Message::Offer { token: 3 }.bytes(), Some(connections[2].0.as_fd())));
+    let second = Program::new(&dir.path().join("a"));
+    // The second program of the user is not served.
+    assert_eq!(second.receive(), None);
+}
+
+/// Whatever programs say and send, the daemon goes on to match others.
+#[test]
+fn any_messages_are_survived() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits::default());
+    let (path, others) = (dir.path().join("a"), connection());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    bolero::check!().with_type::<Vec<(u8, u8, u64, Vec<u8>)>>().for_each(|said| {
+        let programs = [Program::new(&path), Program::new(&path)];
+        for (kind, of, number, bytes) in said {
+            let descriptor = match of % 8 {
+                0 => Some(file.as_fd()),
+                1 | 2 => Some(others.0.as_fd()),
+                3 | 4 => Some(others.1.as_fd()),
+                _ => None,
+            };
+            let (token, pair) = (number % 4, number % 16);
+            let message = match kind % 8 {
+                0..=2 => Message::Offer { token }.bytes().to_vec(),
+                3 => Message::Cancel { token }.bytes().to_vec(),
+                4 => Message::Poke { pair }.bytes().to_vec(),
+                5 => Message::Gone { token, pair }.bytes().to_vec(),
+                6 => Message::Adopt { token, pair }.bytes().to_vec(),
+                _ => bytes.clone(),
+            };
+            _ = programs[usize::from(*of) / 128].send(&message, descriptor);
+        }
+        drop(programs);
+        until(|| {
+            let status = service.status();
+            status.guests.iter().all(|(_, programs)| *programs == 0) && status.pairs.is_empty() && status.offers == 0
+        });
+    });
+}

@@ -1,0 +1,174 @@
+//! Sockets at memory speed: what the tables say about connections between guests.
+
+use crate::forwarder::Forwarder;
+use control::SocketsSpec;
+use engine::Engine;
+use matchmaker::{End, GuestSpec, Key, Limits, Service, Ways};
+use model::{FlowKey, GATEWAY_MAC, PacketView, Verdict, VifId, Vrf};
+use packet::{Ethernet, Fragment, Headers, Ip, L3, L4, Mac, proto};
+use sockets::Sockets;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Hops of the packets in the question.
+const HOPS: u8 = 64;
+/// The ACK flag of a segment.
+const ACK: u8 = 16;
+
+type Specs = Arc<Mutex<Known>>;
+
+#[derive(Default)]
+struct Known {
+    guests: Vec<SocketsSpec>,
+    /// Interfaces with captures; `None`: all.
+    captures: Vec<Option<VifId>>,
+}
+
+/// The service, with the guests that it is for.
+pub struct Matchmaker {
+    service: Option<Service>,
+    specs: Specs,
+}
+
+struct Tables {
+    engine: Weak<Engine>,
+    specs: Specs,
+}
+
+fn lock(specs: &Specs) -> MutexGuard<'_, Known> {
+    specs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Matchmaker {
+    pub fn start(forwarder: &Forwarder) -> Self {
+        let specs = Specs::default();
+        let tables = Tables { engine: Arc::downgrade(forwarder.engine()), specs: specs.clone() };
+        let service = Service::start(Box::new(tables), Limits::default());
+        let service = service.inspect_err(|error| tracing::error!("sockets of guests stay with TCP: {error}")).ok();
+        Self { service, specs }
+    }
+
+    pub fn keep(&self, wanted: &[SocketsSpec], maker: Arc<dyn Sockets>) {
+        lock(&self.specs).guests = wanted.to_vec();
+        let guest = |spec: &SocketsSpec| GuestSpec { guest: spec.guest.clone(), socket: spec.socket.clone() };
+        if let Some(service) = &self.service {
+            service.keep(wanted.iter().map(guest).collect(), maker);
+            service.review();
+        }
+    }
+
+    pub fn review(&self) {
+        self.service.iter().for_each(Service::review);
+    }
+
+    /// Notes that a capture begins or ends.
+    pub fn note_capture(&self, at: Option<VifId>, begins: bool) {
+        let mut known = lock(&self.specs);
+        if begins {
+            known.captures.push(at);
+        } else if let Some(found) = known.captures.iter().position(|its| *its == at) {
+            known.captures.swap_remove(found);
+        }
+        drop(known);
+        if begins {
+            self.review();
+        }
+    }
+
+    pub fn status(&self) -> matchmaker::Status {
+        self.service.as_ref().map(Service::status).unwrap_or_default()
+    }
+
+    pub fn problems(&self) -> Vec<(String, String)> {
+        self.service.as_ref().map(Service::problems).unwrap_or_default()
+    }
+}
+
+impl Ways for Tables {
+    fn inside(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
+        let specs = &lock(&self.specs).guests;
+        let its = specs.iter().find(|spec| spec.guest == guest && spec.addresses.contains(&own.ip()))?;
+        // Addresses that are translated are those of no guest of the network; such connections stay with TCP.
+        specs.iter().find(|spec| spec.vrf == its.vrf && spec.addresses.contains(&peer.ip()))?;
+        let end = |of: SocketAddr| End { vrf: its.vrf.0, addr: of.ip(), port: of.port() };
+        Some(Key { within: None, own: end(own), peer: end(peer) })
+    }
+
+    fn may_share(&self, (a, b): (&str, &str), key: &Key) -> bool {
+        let Some(engine) = self.engine.upgrade() else { return false };
+        let known = lock(&self.specs);
+        let spec = |guest: &str, end: &End| {
+            let is_its = |spec: &&SocketsSpec| {
+                spec.guest == guest && spec.vrf.0 == end.vrf && spec.addresses.contains(&end.addr)
+            };
+            known.guests.iter().find(is_its).cloned()
+        };
+        let (Some(a), Some(b)) = (spec(a, &key.own), spec(b, &key.peer)) else { return false };
+        let is_seen = |at: &Option<VifId>| at.is_none_or(|at| at == a.vif || at == b.vif);
+        if known.captures.iter().any(is_seen) {
+            return false;
+        }
+        drop(known);
+        let trusted = a.trust.is_some() && a.trust == b.trust && a.vrf == b.vrf;
+        trusted
+            && !a.is_watched
+            && !b.is_watched
+            && delivers(&engine, &a, &b, key)
+            && delivers(&engine, &b, &a, &key.reverse())
+    }
+
+    fn in_use(&self, key: &Key, bytes: (u64, u64)) {
+        if let Some(engine) = self.engine.upgrade() {
+            let of = |end: &End| (Vrf(end.vrf), end.addr);
+            let (own, peer) = (&key.own, &key.peer);
+            engine.count_flow(&FlowKey::new(of(own), of(peer), proto::TCP, (own.port, peer.port)), bytes);
+        }
+    }
+}
+
+/// Returns whether workers would do nothing but deliver the segments of one direction.
+fn delivers(engine: &Engine, from: &SocketsSpec, to: &SocketsSpec, key: &Key) -> bool {
+    // On its way to a neighbour a frame has his MAC, otherwise the gateway's.
+    [to.mac.unwrap_or(GATEWAY_MAC), GATEWAY_MAC].into_iter().any(|destination| {
+        let headers = headers(from.mac, destination, key);
+        let len = headers.ip().map_or(0, |ip| u32::from(ip.at) + ip.len);
+        let packet = PacketView { bytes: &[], len, gso_size: None, headers, checked: true };
+        let decision = engine.decide(from.vif, &packet);
+        let effects = &decision.effects;
+        let watched =
+            !(effects.meters.is_empty() && effects.mirror_in.is_empty() && effects.mirror_out.is_empty());
+        let delivered = |forward: &model::Forward| forward.port == to.vif && forward.encap.is_none();
+        !watched && matches!(&decision.verdict, Verdict::Forward(forward) if delivered(forward))
+    })
+}
+
+/// Makes the headers of a segment in the middle of the stream.
+fn headers(mac: Option<Mac>, destination: Mac, key: &Key) -> Headers {
+    let (ethertype, header_len) = match key.own.addr {
+        IpAddr::V4(_) => (proto::ETHERTYPE_IPV4, proto::IPV4_LEN),
+        IpAddr::V6(_) => (proto::ETHERTYPE_IPV6, proto::IPV6_LEN),
+    };
+    let l3_at = proto::ETHERNET_LEN as u16;
+    let ip = Ip {
+        at: l3_at,
+        header_len: header_len as u16,
+        len: (header_len + 20) as u32,
+        src: key.own.addr,
+        dst: key.peer.addr,
+        protocol: proto::TCP,
+        ttl: HOPS,
+        tos: 0,
+        fragment: Fragment::Whole,
+        dont_fragment: true,
+    };
+    let (src, dst) = (key.own.port, key.peer.port);
+    let segment = L4::Tcp { src, dst, flags: ACK, header_len: 20, seq: 0, ack: 0, window: 1000, scale: None };
+    Headers {
+        eth: Some(Ethernet { dst: destination, src: mac.unwrap_or(GATEWAY_MAC), ethertype, ..Ethernet::default() }),
+        l3_at,
+        l3: L3::Ip(ip),
+        l4: segment,
+        l4_at: l3_at + header_len as u16,
+        ..Headers::default()
+    }
+}

@@ -1,0 +1,229 @@
+"""Sockets at memory speed: unmodified programs of two containers whose connections go by rings in common memory."""
+
+import itertools
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from lab import eventually
+from lab.host import binaries
+from lab.shell import run
+from lab.topology import SEATS, host_config, tap
+
+RINGS = Path(__file__).parent / "rings"
+A1, A2 = SEATS["a1"], SEATS["a2"]
+KINDS = ["block", "poll", "select", "epoll", "edge"]
+FATES = ["fork", "execute", "rights", "late", "killed", "unread", "halves", "again", "stream"]
+PORTS = itertools.count(6000)
+NAMES = itertools.count()
+MEGABYTE = 1 << 20
+
+
+class World:
+    """A host with two containers, a1 and a2, whose programs may share memory."""
+
+    def __init__(self, lab, trust="t", rules=(), **keys):
+        sockets = {"sockets": True, "rdma_trust": trust} if trust else {"sockets": True}
+        config = host_config("a", {guest: {**tap(guest), **sockets, **keys} for guest in ("a1", "a2")}, wire=False)
+        for priority, action, matches in rules:
+            config.rule("blue", priority, action, **matches)
+        self.host = lab.host(config)
+        self.a1, self.a2 = (lab.container(self.host, guest) for guest in ("a1", "a2"))
+
+    def words(self, container, command, mode=None, **environment):
+        """Returns the command line of a program with the library."""
+        if mode:
+            environment["VIADUCT_SOCKETS_MODE"] = mode
+        variables = [f"{key}={value}" for key, value in environment.items()]
+        viaduct = [binaries() / "viaduct", "--run-dir", self.host.run_dir, "run", "--guest", container.name, "--"]
+        return ["env", *variables, *viaduct, *command]
+
+    def start(self, container, command, ready="ready", **options):
+        program = container.background(self.words(container, command, **options), f"server{next(NAMES)}")
+        program.wait_for(ready)
+        return program
+
+    def run(self, container, command, timeout=120, **options):
+        return container.run(self.words(container, command, **options), timeout=timeout).stdout
+
+    def sockets(self):
+        return json.loads(self.host.call("--json", "sockets").stdout)
+
+    def talk(self, kind="block", length=4 * MEGABYTE, count=2, **options):
+        """Runs both ends; returns what the daemon counted meanwhile."""
+        port, before = next(PORTS), self.sockets()["matched"]
+        server = self.start(self.a2, [RINGS / "talk.py", "serve", port, kind, length, count], **options)
+        self.run(self.a1, [RINGS / "talk.py", "call", A2.address, port, kind, length, count], **options)
+        server.wait_for("done")
+        return self.sockets()["matched"] - before
+
+
+@pytest.fixture(scope="module")
+def world(shared_lab):
+    return World(shared_lab)
+
+
+@pytest.mark.parametrize("mode", [None, "eager", "flap"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte(world, kind, mode):
+    """Both directions at once, in every way to wait, and switching to and fro."""
+    assert world.talk(kind, mode=mode) == 2
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_fates(world, fate):
+    """A connection that has been moved is forked with, given away, or loses its program."""
+    port = next(PORTS)
+    server = world.start(world.a2, [RINGS / "fates.py", "serve", port, fate])
+    before = world.sockets()["matched"]
+    world.run(world.a1, [RINGS / "fates.py", "call", A2.address, port, fate])
+    server.wait_for("done")
+    assert world.sockets()["matched"] == before + 1
+
+
+def test_one_end_without_the_library(world):
+    """It stays TCP, and works."""
+    port = next(PORTS)
+    server = world.start(world.a2, [RINGS / "talk.py", "serve", port, "block", MEGABYTE, 2])
+    before = world.sockets()["matched"]
+    world.a1.run([RINGS / "talk.py", "call", A2.address, port, "block", MEGABYTE, 2], timeout=120)
+    server.wait_for("done")
+    assert world.sockets()["matched"] == before
+
+
+def test_off(world):
+    port = next(PORTS)
+    words = ["env", "VIADUCT_SOCKETS=off", binaries() / "viaduct", "run", "--"]
+    server = world.a2.background([*words, RINGS / "talk.py", "serve", port, "block", MEGABYTE, 1], f"server{next(NAMES)}")
+    server.wait_for("ready")
+    before = world.sockets()["offered"]
+    world.a1.run([*words, RINGS / "talk.py", "call", A2.address, port, "block", MEGABYTE, 1], timeout=120)
+    assert world.sockets()["offered"] == before
+
+
+class Paused:
+    """A connection in the middle of its bytes."""
+
+    def __init__(self, world, kind="block"):
+        self.world, port = world, next(PORTS)
+        serve, call = ("serve", port), ("call", A2.address, port)
+        self.ends = []
+        for container, words in ((world.a2, serve), (world.a1, call)):
+            command = ["sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.1; done | "$@"', self.go]
+            command += [str(word) for word in (RINGS / "talk.py", *words, kind, 8 * MEGABYTE, 1)]
+            self.ends.append(container.background(world.words(container, command, PAUSE=1), f"end{next(NAMES)}"))
+            if words is serve:
+                self.ends[0].wait_for("ready")
+
+    @property
+    def go(self):
+        return self.world.host.run_dir / f"go-{id(self)}"
+
+    def pair(self):
+        pairs = self.world.sockets()["pairs"]
+        return pairs[0] if len(pairs) == 1 else None
+
+    def moved(self):
+        pair = self.pair()
+        return bool(pair) and pair["sends"] == pair["receives"] == "ring" and pair["sent"] > 0
+
+    def finish(self):
+        self.go.touch()
+        for end in self.ends:
+            end.wait_for("done")
+
+
+def test_a_rate_returns_it_to_tcp(lab):
+    """A guest that gets a rate has its connections by the workers from then on, and no byte is lost."""
+    world = World(lab)
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    world.host.config.entry("guest", "a1")["rate"] = {"mbps": 1000, "burst_kb": 1000}
+    world.host.apply(world.host.config)
+    eventually(lambda: paused.pair()["returned"], "the daemon asks for TCP")
+    paused.finish()
+
+
+def test_the_daemons_end_returns_it_to_tcp(lab):
+    """Nobody judges by the rules without a daemon. The connection outlives two of them."""
+    world = World(lab)
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    world.host.replace()
+    eventually(lambda: not world.sockets()["pairs"], "the new daemon knows no pairs")
+    paused.finish()
+    eventually(lambda: all(not guest.get("problem") for guest in world.sockets()["guests"]), "the sockets are open")
+    assert world.talk() == 2
+
+
+@pytest.mark.parametrize("keys", [{"trust": None}, {"rate": {"mbps": 1000, "burst_kb": 1000}}], ids=["trust", "rate"])
+def test_where_memory_is_not_allowed(lab, keys):
+    world = World(lab, **keys)
+    assert world.talk() == 0
+    assert world.sockets()["refused"] > 0
+
+
+def test_flows_live_and_count(lab):
+    """The connection's entry counts what goes by the ring."""
+    world = World(lab)
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    flows = lambda: world.host.viaduct("flow")
+    counted = lambda: any(flow.get("bytes", 0) + flow.get("reply_bytes", 0) > MEGABYTE for flow in flows())
+    eventually(counted, "the flow has counted")
+    paused.finish()
+
+
+def test_killed_programs(world):
+    """A program that is killed at any time ends its connections, as with TCP, and takes nothing with it."""
+    for kind in KINDS:
+        port = next(PORTS)
+        server = world.start(world.a2, [RINGS / "talk.py", "serve", port, kind, 1 << 40, 4], mode="flap")
+        client = world.a1.background(
+            world.words(world.a1, [RINGS / "talk.py", "call", A2.address, port, kind, 1 << 40, 4], mode="flap"), f"client{next(NAMES)}"
+        )
+        eventually(lambda: len(world.sockets()["pairs"]) == 4, "four pairs")
+        server.stop(signal.SIGKILL)
+        client.wait_for("failed")
+    eventually(lambda: not world.sockets()["pairs"], "all pairs are gone")
+
+
+def test_loopback_within_a_container(world):
+    port = next(PORTS)
+    before = world.sockets()["matched"]
+    server = world.start(world.a2, [RINGS / "talk.py", "serve", port, "epoll", MEGABYTE, 2])
+    world.run(world.a2, [RINGS / "talk.py", "call", "127.0.0.1", port, "epoll", MEGABYTE, 2])
+    server.wait_for("done")
+    assert world.sockets()["matched"] == before + 2
+
+
+def test_iperf3(world):
+    port = next(PORTS)
+    world.start(world.a2, ["iperf3", "-s", "-1", "-p", port, "--forceflush"], "listening")
+    before = world.sockets()["matched"]
+    world.run(world.a1, ["iperf3", "-c", A2.address, "-p", port, "-t", "1"])
+    assert world.sockets()["matched"] > before
+
+
+@pytest.mark.skipif(not shutil.which("redis-server"), reason="needs redis-server")
+def test_redis(world):
+    port = next(PORTS)
+    command = ["redis-server", "--port", port, "--bind", "0.0.0.0", "--save", "", "--protected-mode", "no"]
+    world.start(world.a2, command, "eady to accept")
+    before = world.sockets()["matched"]
+    said = world.run(
+        world.a1, ["redis-benchmark", "-h", A2.address, "-p", port, "-n", 20000, "-c", 20, "-t", "set,get", "--csv"]
+    )
+    assert said.count('"') > 4
+    assert world.sockets()["matched"] >= before + 20
+
+
+def test_the_command_line(world):
+    guests = json.loads(world.host.call("--json", "sockets", "--guests").stdout)
+    assert [guest["name"] for guest in guests] == ["a1", "a2"]
+    assert "GUEST" in world.host.call("sockets").stdout
+    assert "sockets = true" in run([binaries() / "viaduct", "--run-dir", world.host.run_dir, "sockets", "--guest", "x"],
+                                   check=False).stderr
