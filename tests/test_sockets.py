@@ -70,7 +70,9 @@ def world(shared_lab):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_byte(world, kind, mode):
     """Both directions at once, in every way to wait, and switching to and fro."""
-    assert world.talk(kind, mode=mode) == 2
+    matched = world.talk(kind, mode=mode)
+    # Otherwise a connection may end before it is offered at both ends.
+    assert matched == 2 if mode else matched <= 2
 
 
 @pytest.mark.parametrize("fate", FATES)
@@ -156,7 +158,7 @@ def test_the_daemons_end_returns_it_to_tcp(lab):
     eventually(lambda: not world.sockets()["pairs"], "the new daemon knows no pairs")
     paused.finish()
     eventually(lambda: all(not guest.get("problem") for guest in world.sockets()["guests"]), "the sockets are open")
-    assert world.talk() == 2
+    assert world.talk(mode="eager") == 2
 
 
 @pytest.mark.parametrize("keys", [{"trust": None}, {"rate": {"mbps": 1000, "burst_kb": 1000}}], ids=["trust", "rate"])
@@ -194,8 +196,8 @@ def test_killed_programs(world):
 def test_loopback_within_a_container(world):
     port = next(PORTS)
     before = world.sockets()["matched"]
-    server = world.start(world.a2, [RINGS / "talk.py", "serve", port, "epoll", MEGABYTE, 2])
-    world.run(world.a2, [RINGS / "talk.py", "call", "127.0.0.1", port, "epoll", MEGABYTE, 2])
+    server = world.start(world.a2, [RINGS / "talk.py", "serve", port, "epoll", MEGABYTE, 2], mode="eager")
+    world.run(world.a2, [RINGS / "talk.py", "call", "127.0.0.1", port, "epoll", MEGABYTE, 2], mode="eager")
     server.wait_for("done")
     assert world.sockets()["matched"] == before + 2
 

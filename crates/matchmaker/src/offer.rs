@@ -50,7 +50,9 @@ impl Offered {
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return None;
         }
-        if sockopt::socket_protocol(descriptor).ok()? != Some(rustix::net::ipproto::TCP) || !is_established(descriptor) {
+        if sockopt::socket_protocol(descriptor).ok()? != Some(rustix::net::ipproto::TCP)
+            || !is_established(descriptor)
+        {
             return None;
         }
         let own = SocketAddr::try_from(rustix::net::getsockname(descriptor).ok()?).ok()?;

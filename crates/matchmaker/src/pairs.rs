@@ -44,7 +44,8 @@ unsafe impl Send for Header {}
 impl Header {
     /// Makes the memory of a pair. Returns its file too.
     pub fn new() -> rustix::io::Result<(Self, OwnedFd)> {
-        let file = rustix::fs::memfd_create("viaduct-sockets", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file =
+            rustix::fs::memfd_create("viaduct-sockets", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, BYTES as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -123,7 +124,9 @@ impl Pair {
     /// Forgets what a program has: all, or the end of one name. Returns whether nobody has an end any more.
     pub fn forget(&mut self, program: u64, token: Option<u64>) -> bool {
         for party in &mut self.parties {
-            party.programs.retain(|(number, its)| *number != program || token.is_some_and(|token| token != *its));
+            party
+                .programs
+                .retain(|(number, its)| *number != program || token.is_some_and(|token| token != *its));
         }
         self.parties.iter().all(|party| party.programs.is_empty())
     }

@@ -1,10 +1,10 @@
 //! The service and its thread.
 
+use crate::Ways;
 use crate::client::{Client, Limits};
 use crate::closing::Closers;
 use crate::offer::{Key, Offered};
 use crate::pairs::{Header, Pair, PairStatus, Pairs, Party};
-use crate::Ways;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
@@ -104,7 +104,8 @@ impl Service {
     /// # Errors
     /// The kernel has no descriptor or thread.
     pub fn start(ways: Box<dyn Ways>, limits: Limits) -> Result<Self, Error> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
         let (state, closing) = (Mutex::default(), Arc::default());
         let shared = Arc::new(Shared { ways, limits, state, wake, closing });
         let served = Arc::downgrade(&shared);
@@ -128,8 +129,12 @@ impl Service {
             .collect();
         for guest in gone {
             state.open.remove(&guest);
-            let clients: Vec<_> =
-                state.clients.iter().filter(|(_, client)| client.guest == guest).map(|(number, _)| *number).collect();
+            let clients: Vec<_> = state
+                .clients
+                .iter()
+                .filter(|(_, client)| client.guest == guest)
+                .map(|(number, _)| *number)
+                .collect();
             state.return_pairs("the guest has no sockets", |pair| {
                 pair.parties.iter().any(|party| party.guest == guest)
             });
@@ -158,7 +163,8 @@ impl Service {
     #[must_use]
     pub fn status(&self) -> Status {
         let state = self.0.lock();
-        let programs = |guest: &String| state.clients.values().filter(|client| client.guest == *guest).count();
+        let programs =
+            |guest: &String| state.clients.values().filter(|client| client.guest == *guest).count();
         Status {
             guests: state.open.keys().map(|guest| (guest.clone(), programs(guest))).collect(),
             pairs: state.pairs.values().map(Pair::status).collect(),
@@ -281,7 +287,15 @@ impl State {
         let Ok(socket) = Untrusted::new(socket, &shared.closing) else { return };
         let socket = Arc::new(socket);
         let connection = Connection::serving(socket.clone());
-        let client = Client { socket, connection, guest: guest.to_owned(), user, pid, offers: BTreeMap::new(), credit: CREDIT };
+        let client = Client {
+            socket,
+            connection,
+            guest: guest.to_owned(),
+            user,
+            pid,
+            offers: BTreeMap::new(),
+            credit: CREDIT,
+        };
         self.next += 1;
         self.clients.insert(self.next, client);
     }
@@ -356,7 +370,12 @@ impl State {
                 return self.tell(program, Message::Refused { token }, &[]);
             }
             peer.offers.remove(&their);
-            let party = Party { guest: peer.guest.clone(), user: peer.user, pid: peer.pid, programs: vec![(other, their)] };
+            let party = Party {
+                guest: peer.guest.clone(),
+                user: peer.user,
+                pid: peer.pid,
+                programs: vec![(other, their)],
+            };
             let own = Party { guest, user, pid, programs: vec![(program, token)] };
             self.waiting.remove(&key.reverse());
             return self.pair(key, [own, party]);
@@ -440,7 +459,9 @@ fn run(service: &Weak<Shared>) {
             let listeners: Vec<(String, OwnedFd)> = state
                 .open
                 .iter()
-                .filter_map(|(guest, (_, open))| Some((guest.clone(), open.listener.as_fd().try_clone_to_owned().ok()?)))
+                .filter_map(|(guest, (_, open))| {
+                    Some((guest.clone(), open.listener.as_fd().try_clone_to_owned().ok()?))
+                })
                 .collect();
             (programs, listeners)
         };
@@ -464,8 +485,10 @@ fn run(service: &Weak<Shared>) {
                 state.end(*program);
             }
         }
-        for ((guest, listener), _) in
-            listeners.iter().zip(came.get(1 + programs.len()..).unwrap_or_default()).filter(|(_, came)| **came)
+        for ((guest, listener), _) in listeners
+            .iter()
+            .zip(came.get(1 + programs.len()..).unwrap_or_default())
+            .filter(|(_, came)| **came)
         {
             if !state.open.contains_key(guest) {
                 continue;

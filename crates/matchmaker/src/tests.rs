@@ -1,7 +1,7 @@
 use crate::{End, GuestSpec, Key, Limits, Service, Ways};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    connect, sendmsg, socket_with,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, sendmsg, socket_with,
 };
 use sockring::Message;
 use std::io::IoSlice;
@@ -85,12 +85,16 @@ fn two_ends_are_matched_and_forgotten() {
     assert!(a.send(&Message::Offer { token: 7 }.bytes(), Some(client.as_fd())));
     until(|| service.status().offers == 1);
     assert!(b.send(&Message::Offer { token: 9 }.bytes(), Some(server.as_fd())));
-    let (Some(Message::Matched { token: 7, pair, second: true }), Some(other)) = (a.receive(), b.receive()) else {
+    let (Some(Message::Matched { token: 7, pair, second: true }), Some(other)) = (a.receive(), b.receive())
+    else {
         panic!("no match");
     };
     assert_eq!(other, Message::Matched { token: 9, pair, second: false });
     assert!(a.send(&Message::Poke { pair }.bytes(), None));
-    assert_eq!((a.receive(), b.receive()), (Some(Message::Look { token: 7 }), Some(Message::Look { token: 9 })));
+    assert_eq!(
+        (a.receive(), b.receive()),
+        (Some(Message::Look { token: 7 }), Some(Message::Look { token: 9 }))
+    );
     drop(a);
     assert!(b.send(&Message::Gone { token: 9, pair }.bytes(), None));
     until(|| service.status().pairs.is_empty());
@@ -168,7 +172,9 @@ fn any_messages_are_survived() {
         drop(programs);
         until(|| {
             let status = service.status();
-            status.guests.iter().all(|(_, programs)| *programs == 0) && status.pairs.is_empty() && status.offers == 0
+            status.guests.iter().all(|(_, programs)| *programs == 0)
+                && status.pairs.is_empty()
+                && status.offers == 0
         });
     });
 }

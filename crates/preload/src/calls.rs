@@ -19,7 +19,10 @@ pub fn get(fd: c_int) -> Option<table::Ref> {
         return None;
     }
     let found = table::get(fd)?;
-    if daemon::FORKED.load(Ordering::Relaxed) && found.is_matched() && daemon::FORKED.swap(false, Ordering::AcqRel) {
+    if daemon::FORKED.load(Ordering::Relaxed)
+        && found.is_matched()
+        && daemon::FORKED.swap(false, Ordering::AcqRel)
+    {
         daemon::adopt_all();
     }
     Some(found)

@@ -17,8 +17,11 @@ pub const TCP: u32 = 3;
 /// The peer broke the protocol.
 pub const BROKEN: u32 = 4;
 
-/// The calls after which a connection is offered; if the counts don't agree, after more.
-const OFFER_AT: [u32; 4] = [4, 16, 64, 256];
+/// The calls after which a connection is offered. If the counts don't agree, as when another thread is in a call, it is
+/// tried again after twice as many.
+const OFFER_AT: u32 = 4;
+/// The calls after which it is tried no more.
+const LAST: u32 = 1 << 20;
 
 /// The reader's side of a connection.
 #[derive(Clone, Copy, Default)]
@@ -88,7 +91,8 @@ impl Conn {
         for word in [&self.state, &self.calls, &self.readers, &self.senders, &self.fin, &self.shut] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.nonblocking, &self.cork, &self.nodelay, &self.quick, &self.waits_out, &self.epoll] {
+        for word in [&self.nonblocking, &self.cork, &self.nodelay, &self.quick, &self.waits_out, &self.epoll]
+        {
             word.store(0, Ordering::Relaxed);
         }
         self.error.store(0, Ordering::Relaxed);
@@ -179,10 +183,10 @@ impl table::Ref {
         if settings::get().eager {
             return self.begins(fd);
         }
-        if OFFER_AT.contains(&calls) && self.agrees(fd) {
+        if calls >= OFFER_AT && calls.is_power_of_two() && self.agrees(fd) {
             self.offer(fd);
         }
-        if calls > OFFER_AT[3] {
+        if calls > LAST {
             _ = self.moves(FRESH, TCP);
         }
     }

@@ -28,7 +28,10 @@ impl Cursor {
             let part = unsafe { *self.parts.add(self.part) };
             if self.offset < part.iov_len {
                 // SAFETY: the offset is within the part.
-                return Some((unsafe { part.iov_base.cast::<u8>().add(self.offset) }, part.iov_len - self.offset));
+                return Some((
+                    unsafe { part.iov_base.cast::<u8>().add(self.offset) },
+                    part.iov_len - self.offset,
+                ));
             }
             self.part += 1;
             self.offset = 0;

@@ -65,7 +65,9 @@ pub fn tell_end(number: u32, conn: &conn::Conn) {
     let token = u64::from(conn.generation.load(Ordering::Acquire)) << 32 | u64::from(number);
     match conn.state() {
         OFFERED => _ = send(Message::Cancel { token }, None),
-        MATCHED | conn::BROKEN => _ = send(Message::Gone { token, pair: conn.pair.load(Ordering::Relaxed) }, None),
+        MATCHED | conn::BROKEN => {
+            _ = send(Message::Gone { token, pair: conn.pair.load(Ordering::Relaxed) }, None)
+        }
         _ => {}
     }
 }
@@ -198,7 +200,9 @@ fn handle(message: Message, descriptor: Option<c_int>) {
             }
         }
         Message::Look { token } => by_token(token).iter().for_each(leaving::look),
-        Message::Refused { token } => by_token(token).iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP)),
+        Message::Refused { token } => {
+            by_token(token).iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP))
+        }
         _ => {}
     }
 }

@@ -87,7 +87,8 @@ impl State {
     fn conn(&mut self, fd: c_int) -> Option<Ref> {
         let entry = *self.entry(fd)?;
         let conn = get(fd)?;
-        let same = entry.number == conn.number() + 1 && entry.generation == conn.generation.load(Ordering::Acquire);
+        let same =
+            entry.number == conn.number() + 1 && entry.generation == conn.generation.load(Ordering::Acquire);
         same.then_some(conn)
     }
 }
@@ -339,9 +340,8 @@ fn spin(set: &Set) -> bool {
         }
     }
     // An edge that was told is no news: it would end the spin at once.
-    let fresh = of.iter().flatten().all(|(_, conn)| {
-        conn.link().is_none_or(|link| !receiving::has_news(conn, &link))
-    });
+    let fresh =
+        of.iter().flatten().all(|(_, conn)| conn.link().is_none_or(|link| !receiving::has_news(conn, &link)));
     fresh && polling::spin_on(&of)
 }
 

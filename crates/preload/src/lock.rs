@@ -42,7 +42,8 @@ impl<T> Lock<T> {
         let own = own_number();
         let mut turn = 0_u32;
         loop {
-            let Err(owner) = self.owner.compare_exchange_weak(0, own, Ordering::SeqCst, Ordering::Relaxed) else {
+            let Err(owner) = self.owner.compare_exchange_weak(0, own, Ordering::SeqCst, Ordering::Relaxed)
+            else {
                 return Some(Held(self));
             };
             if owner == own {

@@ -41,7 +41,10 @@ impl Time {
 }
 
 const fn as_time(nanoseconds: u64) -> timespec {
-    timespec { tv_sec: (nanoseconds / 1_000_000_000) as i64, tv_nsec: (nanoseconds % 1_000_000_000) as c_long }
+    timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as c_long,
+    }
 }
 
 /// Polls. `fds` are the caller's.
@@ -74,7 +77,8 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
             (true, true) => Some(time.left().map_or(LOOK, |left| left.min(LOOK))),
         };
         // The kernel's socket has room while the ring has none.
-        let full = |one: &pollfd| one.events & OUT != 0 && moved(one.fd).is_some_and(|conn| is_full(&conn, one.fd));
+        let full =
+            |one: &pollfd| one.events & OUT != 0 && moved(one.fd).is_some_and(|conn| is_full(&conn, one.fd));
         let mut masked = [0_u64; 16];
         if waits_out {
             for (at, one) in fds.iter_mut().enumerate().take(1024) {
@@ -304,11 +308,9 @@ fn selected(count: c_int, sets: [*mut fd_set; 3], time: Time, mask: *const sigse
         let fd = one.fd as usize;
         let is = |events: i16| one.revents & events != 0;
         let readable = is(libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR);
-        for (set, ready) in [
-            (&read, readable),
-            (&write, is(libc::POLLOUT | libc::POLLERR)),
-            (&except, is(libc::POLLPRI)),
-        ] {
+        for (set, ready) in
+            [(&read, readable), (&write, is(libc::POLLOUT | libc::POLLERR)), (&except, is(libc::POLLPRI))]
+        {
             if set.has(fd) {
                 set.set(fd, ready);
                 found += c_int::from(ready);
@@ -336,7 +338,10 @@ unsafe extern "C" fn select(
         None => unsafe { real::select(count, read, write, except, time) },
         Some(n) => {
             if let (Some(time), Some(left)) = (given, until.left()) {
-                *time = timeval { tv_sec: (left / 1_000_000_000) as i64, tv_usec: (left / 1000 % 1_000_000) as i64 };
+                *time = timeval {
+                    tv_sec: (left / 1_000_000_000) as i64,
+                    tv_usec: (left / 1000 % 1_000_000) as i64,
+                };
             }
             n
         }

@@ -168,7 +168,9 @@ fn pull(
                     rx.over = true;
                 }
                 // SAFETY: the program gave this memory.
-                match unsafe { sys::recv(fd, to, len.min(most as usize), libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+                match unsafe {
+                    sys::recv(fd, to, len.min(most as usize), libc::MSG_PEEK | libc::MSG_DONTWAIT)
+                } {
                     // The sender said that there would be more before it switched.
                     Ok(0) if most != u64::MAX => return Err(Breach::Position),
                     Ok(n) => {
@@ -265,7 +267,8 @@ fn empty(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int) -> Result<Option<Found
     let dir = link.rx();
     let mut bells = [0; 64];
     // SAFETY: the array is there.
-    let there = unsafe { sys::recv(fd, bells.as_mut_ptr(), bells.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    let there =
+        unsafe { sys::recv(fd, bells.as_mut_ptr(), bells.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) };
     let is_empty = |rx: &mut Rx| Ok(rx.reader.step(dir)? == Step::Empty);
     match there {
         Ok(0) if is_empty(rx)? => {
@@ -325,7 +328,9 @@ fn peek(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int, cursor: &mut Cursor) ->
             }
             Step::Kernel(most) => {
                 // SAFETY: the program gave this memory.
-                match unsafe { sys::recv(fd, to, len.min(most as usize), libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+                match unsafe {
+                    sys::recv(fd, to, len.min(most as usize), libc::MSG_PEEK | libc::MSG_DONTWAIT)
+                } {
                     Ok(n) => match rx.reader.limit(dir, n as u64)? {
                         0 if n > 0 || dir_moved(rx, link)? => {}
                         0 => return Ok(Found::End),

@@ -68,7 +68,8 @@ pub fn send(conn: &Ref, fd: c_int, mut cursor: Cursor, flags: c_int) -> Taken {
             },
             Ok(Sent::Kernel) => return Taken::Kernel,
             Ok(Sent::Full) => {
-                let nonblocking = flags & libc::MSG_DONTWAIT != 0 || conn.nonblocking.load(Ordering::Relaxed) != 0;
+                let nonblocking =
+                    flags & libc::MSG_DONTWAIT != 0 || conn.nonblocking.load(Ordering::Relaxed) != 0;
                 if nonblocking {
                     crate::epoll::note_full(conn, fd);
                     return Taken::Done(if done > 0 { Ok(done) } else { Err(libc::EAGAIN) });
@@ -206,7 +207,8 @@ fn is_gone(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<bool, Brea
         return Ok(false);
     }
     let got = sys::poll(fd, libc::POLLRDHUP, 0).unwrap_or_default();
-    if got & (libc::POLLERR | libc::POLLHUP) != 0 && sys::TcpInfo::of(fd).is_none_or(|info| info.is_closed()) {
+    if got & (libc::POLLERR | libc::POLLHUP) != 0 && sys::TcpInfo::of(fd).is_none_or(|info| info.is_closed())
+    {
         return Ok(true);
     }
     if got & libc::POLLRDHUP != 0 && tx.sender.is_ahead(link.tx())? {

@@ -49,7 +49,9 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// Reads the environment. To be called once, before there are threads.
 pub fn read() {
-    let Some(path) = variable(c"VIADUCT_SOCKETS").filter(|path| path.first() == Some(&b'/') && path.len() < 108) else {
+    let Some(path) =
+        variable(c"VIADUCT_SOCKETS").filter(|path| path.first() == Some(&b'/') && path.len() < 108)
+    else {
         return;
     };
     // SAFETY: only the constructor calls this, before there are threads.
@@ -75,7 +77,8 @@ pub fn read() {
 impl Settings {
     /// Returns whether a connection may be moved: one of its ports is among those that are named, if any are.
     pub fn allows(&self, fd: c_int) -> bool {
-        self.port_count == 0 || ports(fd).is_some_and(|both| both.iter().any(|port| self.ports().contains(port)))
+        self.port_count == 0
+            || ports(fd).is_some_and(|both| both.iter().any(|port| self.ports().contains(port)))
     }
 
     fn ports(&self) -> &[u16] {

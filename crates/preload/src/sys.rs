@@ -54,7 +54,9 @@ pub fn discard(fd: c_int, mut len: u64) -> Result<u64, c_int> {
     let mut done = 0;
     while len > 0 {
         // SAFETY: with MSG_TRUNC, TCP writes nothing.
-        let n = match unsafe { recv(fd, std::ptr::null_mut(), len as usize, libc::MSG_TRUNC | libc::MSG_DONTWAIT) } {
+        let n = match unsafe {
+            recv(fd, std::ptr::null_mut(), len as usize, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+        } {
             Ok(0) | Err(libc::EAGAIN) => break,
             n => n?,
         };

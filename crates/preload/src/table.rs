@@ -187,7 +187,11 @@ pub fn each_conn(mut each: impl FnMut(&Ref)) {
 pub fn fork(made: bool) {
     each_number(|number| {
         let processes = &conn(number).processes;
-        _ = if made { processes.fetch_add(1, Ordering::AcqRel) } else { processes.fetch_sub(1, Ordering::AcqRel) };
+        _ = if made {
+            processes.fetch_add(1, Ordering::AcqRel)
+        } else {
+            processes.fetch_sub(1, Ordering::AcqRel)
+        };
     });
 }
 
@@ -240,5 +244,8 @@ fn put_free(number: u32) {
 /// Returns a descriptor of a connection.
 pub fn descriptor(of: &Ref) -> Option<c_int> {
     let entries = TABLE.iter().take(HIGHEST.load(Ordering::Acquire) + 1);
-    entries.enumerate().find(|(_, entry)| entry.load(Ordering::Acquire) == of.0 + 1).map(|(fd, _)| fd as c_int)
+    entries
+        .enumerate()
+        .find(|(_, entry)| entry.load(Ordering::Acquire) == of.0 + 1)
+        .map(|(fd, _)| fd as c_int)
 }

@@ -181,7 +181,7 @@ impl Direction {
         fence();
     }
 
-    /// Returns whether the reader's bell is asked for, which is then no longer so. 
+    /// Returns whether the reader's bell is asked for, which is then no longer so.
     pub(crate) fn take_armed(&self) -> bool {
         self.rx_armed.swap(0, Ordering::SeqCst) == 1
     }

@@ -1,7 +1,7 @@
 //! The sender of a direction. Its own state lies where the peer can't write.
 
-use crate::layout::{Direction, Link, SIZE};
 use crate::Breach;
+use crate::layout::{Direction, Link, SIZE};
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes after which a long copy is shown to the reader, so that both copy at the same time.

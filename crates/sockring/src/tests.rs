@@ -137,7 +137,8 @@ impl Model {
                 let n = self.reader.bells(self.rx.rx(), there).unwrap();
                 self.take(n, true);
                 self.rx.rx().arm();
-                self.asleep = self.reader.step(self.rx.rx()).unwrap() == Step::Empty && self.kernel.is_empty();
+                self.asleep =
+                    self.reader.step(self.rx.rx()).unwrap() == Step::Empty && self.kernel.is_empty();
             }
         }
     }
@@ -354,7 +355,10 @@ fn threads_lose_nothing() {
                 let bytes: Vec<u8> = waiting.drain(..there as usize).collect();
                 reader.took(rx.rx(), there);
                 check(&bytes, &mut got);
-                if there == 0 && matches!(reader.step(rx.rx()).unwrap(), Step::Kernel(1..)) && waiting.is_empty() {
+                if there == 0
+                    && matches!(reader.step(rx.rx()).unwrap(), Step::Kernel(1..))
+                    && waiting.is_empty()
+                {
                     rx.rx().arm();
                     // As `recv` does: the switch comes with a bell.
                     if matches!(reader.step(rx.rx()).unwrap(), Step::Kernel(1..)) {

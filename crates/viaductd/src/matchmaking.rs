@@ -44,7 +44,8 @@ impl Matchmaker {
         let specs = Specs::default();
         let tables = Tables { engine: Arc::downgrade(forwarder.engine()), specs: specs.clone() };
         let service = Service::start(Box::new(tables), Limits::default());
-        let service = service.inspect_err(|error| tracing::error!("sockets of guests stay with TCP: {error}")).ok();
+        let service =
+            service.inspect_err(|error| tracing::error!("sockets of guests stay with TCP: {error}")).ok();
         Self { service, specs }
     }
 
@@ -164,7 +165,12 @@ fn headers(mac: Option<Mac>, destination: Mac, key: &Key) -> Headers {
     let (src, dst) = (key.own.port, key.peer.port);
     let segment = L4::Tcp { src, dst, flags: ACK, header_len: 20, seq: 0, ack: 0, window: 1000, scale: None };
     Headers {
-        eth: Some(Ethernet { dst: destination, src: mac.unwrap_or(GATEWAY_MAC), ethertype, ..Ethernet::default() }),
+        eth: Some(Ethernet {
+            dst: destination,
+            src: mac.unwrap_or(GATEWAY_MAC),
+            ethertype,
+            ..Ethernet::default()
+        }),
         l3_at,
         l3: L3::Ip(ip),
         l4: segment,

@@ -3,8 +3,8 @@
 use crate::forwarder::Forwarder;
 use crate::inherit::Inheritance;
 use crate::machines::Machines;
-use crate::privileges::Privileges;
 use crate::matchmaking::Matchmaker;
+use crate::privileges::Privileges;
 use crate::verbs::{EngineRules, Verbs, Windows};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec};
 use mem::{HostQuota, Opened};
@@ -58,7 +58,16 @@ impl ExecutorPorts {
             verbs.hold();
         }
         let matchmaker = Matchmaker::start(&forwarder);
-        Self { forwarder, matchmaker, verbs, ovs, privileges, journals, inherited, memory: memory_limits(host) }
+        Self {
+            forwarder,
+            matchmaker,
+            verbs,
+            ovs,
+            privileges,
+            journals,
+            inherited,
+            memory: memory_limits(host),
+        }
     }
 
     /// Accepts programs on verbs devices, because this daemon has the host now.

@@ -149,10 +149,16 @@ fn check_sockets(guest: &Guest, r: &Reader<'_>) {
         r.problem(Some("sockets"), message);
     }
     if guest.addresses.is_empty() {
-        r.problem(None, "`addresses` is missing; with `sockets`, they tell which connections are the guest's");
+        r.problem(
+            None,
+            "`addresses` is missing; with `sockets`, they tell which connections are the guest's",
+        );
     }
     if !is_plain(&guest.name) {
-        r.problem(Some("sockets"), "the guest's name can't be that of a socket; use letters, digits, '.', '_' or '-'");
+        r.problem(
+            Some("sockets"),
+            "the guest's name can't be that of a socket; use letters, digits, '.', '_' or '-'",
+        );
     }
 }
 

@@ -8,19 +8,30 @@ use tonic::Status;
 pub(super) fn reply(core: &Core, request: &v1::SocketsRequest) -> Result<v1::SocketsReply, Status> {
     let (specs, status) = (core.sockets(), core.ports().sockets());
     let is_of = |guest: &str| request.guest.as_ref().is_none_or(|only| only == guest);
-    if let Some(guest) = request.guest.as_ref().filter(|only| !specs.iter().any(|spec| spec.guest == **only)) {
+    if let Some(guest) = request.guest.as_ref().filter(|only| !specs.iter().any(|spec| spec.guest == **only))
+    {
         return Err(super::missing(format!("there is no guest \"{guest}\" with sockets = true")));
     }
     let guest = |spec: &crate::SocketsSpec| v1::SocketsGuest {
         name: spec.guest.clone(),
         socket: spec.socket.display().to_string(),
         programs: status.guests.iter().find(|(name, _)| *name == spec.guest).map_or(0, |(_, n)| *n as u32),
-        problem: core.ports().sockets_problems().into_iter().find(|(name, _)| *name == spec.guest).map(|(_, why)| why),
+        problem: core
+            .ports()
+            .sockets_problems()
+            .into_iter()
+            .find(|(name, _)| *name == spec.guest)
+            .map(|(_, why)| why),
     };
     let [offered, matched, refused] = status.counts;
     Ok(v1::SocketsReply {
         guests: specs.iter().filter(|spec| is_of(&spec.guest)).map(guest).collect(),
-        pairs: status.pairs.iter().filter(|pair| pair.guests.iter().any(|name| is_of(name))).map(pair).collect(),
+        pairs: status
+            .pairs
+            .iter()
+            .filter(|pair| pair.guests.iter().any(|name| is_of(name)))
+            .map(pair)
+            .collect(),
         waiting: status.offers as u64,
         offered,
         matched,

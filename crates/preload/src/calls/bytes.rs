@@ -81,7 +81,13 @@ unsafe extern "C" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     assert!(len <= room, "buffer overflow detected");
     // SAFETY: as the program calls it.
     unsafe { recv(fd, to, len, flags) }

@@ -61,7 +61,8 @@ fn socket(args: &RunArgs, run_dir: &Path) -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::var_os(SOCKET) {
         return Ok(named.into());
     }
-    let all = std::fs::read_dir(&dir).map(|all| all.filter_map(|entry| Some(entry.ok()?.path())).collect::<Vec<_>>());
+    let all = std::fs::read_dir(&dir)
+        .map(|all| all.filter_map(|entry| Some(entry.ok()?.path())).collect::<Vec<_>>());
     match all.as_deref() {
         Ok([only]) => Ok(only.clone()),
         Ok([]) | Err(_) => Err(Failure::Refused(format!(
