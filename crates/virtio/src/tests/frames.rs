@@ -167,7 +167,7 @@ fn a_port_under_suspicion_works_on() {
         port.rx[0].disarm();
         assert_eq!(receive(&mut port, 0), [(frame(300, 1), Offload::default())]);
         assert!(vmm.drivers[FROM_GUEST].used().is_some());
-        // What finds no room is counted.
+        // Frames that find no room are counted.
         deliver(&port, 0, &frame(60, 1), &Offload::default()).unwrap();
         let status = port.port.status();
         assert_eq!((status.refused, status.malformed, status.pages_aside), (1, 0, false));
