@@ -149,6 +149,7 @@ fn any_messages_are_survived() {
     let service = service(dir.path(), Limits::default());
     let (path, others) = (dir.path().join("a"), connection());
     let file = std::fs::File::open("/dev/null").unwrap();
+    let status = std::panic::AssertUnwindSafe(|| service.status());
     bolero::check!().with_type::<Vec<(u8, u8, u64, Vec<u8>)>>().for_each(|said| {
         let programs = [Program::new(&path), Program::new(&path)];
         for (kind, of, number, bytes) in said {
@@ -171,7 +172,7 @@ fn any_messages_are_survived() {
         }
         drop(programs);
         until(|| {
-            let status = service.status();
+            let status = (*status)();
             status.guests.iter().all(|(_, programs)| *programs == 0)
                 && status.pairs.is_empty()
                 && status.offers == 0
