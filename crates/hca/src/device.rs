@@ -19,7 +19,7 @@ use crate::streams::events::Notifiers;
 use crate::streams::reception::{Door, HALTED, VIRTIO};
 use crate::streams::tickets::Origin;
 use crate::window::Window;
-use crate::window::host_process::{End, HostProcess};
+use crate::window::host_process::HostProcess;
 use crate::window::source::DeviceWindows;
 use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -133,7 +133,7 @@ struct Shared {
     /// True if the device has windows.
     has_windows: AtomicBool,
     /// The process at the other end of the last stream from the machine: what carries its vsock in user space.
-    carrier: Mutex<End>,
+    carrier: Mutex<HostProcess>,
     stop: OwnedFd,
 }
 
@@ -180,7 +180,7 @@ impl Device {
             manager,
             closing: Arc::default(),
             has_windows: AtomicBool::new(false),
-            carrier: Mutex::new(End::Unknown),
+            carrier: Mutex::default(),
             stop,
         });
         let (served, accepting) = (shared.clone(), listener.clone());
@@ -239,7 +239,8 @@ impl Device {
     /// Is true if the process that carried the machine's vsock has ended and no program has connected since.
     #[must_use]
     pub fn has_lost_carrier(&self) -> bool {
-        self.shared.carrier().is_over()
+        let carrier = *self.shared.carrier();
+        carrier.pid != 0 && carrier.has_ended()
     }
 
     /// Lets the guest's machine migrate, with the contents of its window. The device is halted until
@@ -452,7 +453,7 @@ impl Door for Shared {
         if machine(&*socket).is_none()
             && let Ok(carrier) = socket_peercred(&*socket)
         {
-            *self.carrier() = End::of(carrier.pid.as_raw_nonzero().get());
+            *self.carrier() = HostProcess::now(carrier.pid.as_raw_nonzero().get());
         }
         Self::admit(&self, &socket, connection, Some(origin), Who::remote(claim)).map_err(|error| {
             self.manager.refusals.tell(&error);
@@ -480,7 +481,7 @@ impl Shared {
         windows.own.iter().chain(&windows.common).for_each(|window| window.free_earlier_boots(&guest, boot));
     }
 
-    fn carrier(&self) -> MutexGuard<'_, End> {
+    fn carrier(&self) -> MutexGuard<'_, HostProcess> {
         self.carrier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -30,6 +30,11 @@ impl HostProcess {
         let started = uverbs::started(&self.pid.to_string());
         started.is_some_and(|ticks| ticks.saturating_mul(TICK) > self.at)
     }
+
+    /// Is true if it has ended, false if nobody knows.
+    pub fn has_ended(self) -> bool {
+        End::of(self.pid).is_over() || self.is_another()
+    }
 }
 
 /// How the daemon learns that a process has ended.
