@@ -223,6 +223,37 @@ def test_redis(world):
     assert world.sockets()["matched"] >= before + 20
 
 
+NGINX = """user root; daemon off; worker_processes 2; pid {dir}/nginx.pid; error_log {dir}/error.log;
+events {{ worker_connections 256; }}
+http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000;
+  server {{ listen {port}; location / {{ root {dir}/www; }} }} }}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="needs nginx")
+def test_nginx(world, tmp_path):
+    """Two workers, edge-triggered, with sendfile; each file is compared."""
+    port, www = next(PORTS), tmp_path / "www"
+    www.mkdir()
+    for directory in (tmp_path, *tmp_path.parents[:3], www):
+        directory.chmod(0o755)
+    files = {f"f{size}": bytes(number % 251 for number in range(size)) for size in (10, 5000, 300_000, 3_000_000)}
+    for name, content in files.items():
+        (www / name).write_bytes(content)
+    (tmp_path / "nginx.conf").write_text(NGINX.format(dir=tmp_path, port=port))
+    server = world.start(world.a2, ["nginx", "-c", tmp_path / "nginx.conf"], "", mode="eager")
+    reaches = lambda: world.a1.run(["curl", "-sf", f"http://{A2.address}:{port}/f10"], check=False).returncode == 0
+    eventually(reaches, "nginx answers")
+    before = world.sockets()["matched"]
+    urls = [f"http://{A2.address}:{port}/{name}" for name in files for _ in range(5)]
+    outputs = [word for number in range(len(urls)) for word in ("-o", tmp_path / f"o{number}")]
+    world.run(world.a1, ["curl", "-sf", *urls, *outputs], mode="eager")
+    for number, url in enumerate(urls):
+        assert (tmp_path / f"o{number}").read_bytes() == files[url.rpartition("/")[2]]
+    assert world.sockets()["matched"] > before
+    server.stop()
+
+
 def test_the_command_line(world):
     guests = json.loads(world.host.call("--json", "sockets", "--guests").stdout)
     assert [guest["name"] for guest in guests] == ["a1", "a2"]

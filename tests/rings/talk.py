@@ -127,7 +127,7 @@ def guard(work, *arguments):
     """Ends the whole program if a thread fails."""
     try:
         work(*arguments)
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         print(f"failed: {error!r}", flush=True)
         os._exit(1)
 

@@ -6,7 +6,7 @@ use sockets::Untrusted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What each user of a guest may have.
+/// Shares of each user of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Programs at a time.

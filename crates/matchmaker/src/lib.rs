@@ -26,7 +26,7 @@ pub use service::{Error, GuestSpec, Service, Status};
 
 use std::net::SocketAddr;
 
-/// What the tables say about connections between guests.
+/// The tables, as far as they are about connections between guests.
 pub trait Ways: Send + Sync {
     /// Returns a connection of a guest by inside addresses, the guest's own end first: what NAT changes is undone.
     fn inside(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key>;

@@ -35,7 +35,7 @@ impl Key {
     }
 }
 
-/// What the kernel says of an offered socket.
+/// An offered socket, as the kernel describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offered {
     pub own: SocketAddr,

@@ -50,7 +50,7 @@ pub enum Error {
     Kernel(#[from] std::io::Error),
 }
 
-/// What there is, for showing.
+/// Guests, pairs and counters, for showing.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Guests with the programs that are connected.

@@ -70,7 +70,7 @@ pub struct Conn {
     /// Whether the program sends no more.
     pub shut: AtomicU32,
     pub nonblocking: AtomicU32,
-    /// What the program set, while this library needs it otherwise.
+    /// Options as the program set them, while this library needs others.
     pub cork: AtomicU32,
     pub nodelay: AtomicU32,
     pub quick: AtomicU32,
@@ -161,8 +161,8 @@ impl table::Ref {
         }
     }
 
-    /// As [`Self::ends_offer`], for a descriptor that can't be followed: a matched connection returns to TCP when it
-    /// can.
+    /// Does what [`Self::ends_offer`] does, for a descriptor that can't be followed: a matched connection returns to
+    /// TCP when it can.
     pub fn stays_tcp(&self) {
         if !self.ends_offer()
             && let Some(link) = self.link()

@@ -32,7 +32,7 @@ const TAG: u64 = 0x7a3c_91e5_d400_0000;
 
 static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
 
-/// What a program said of a descriptor.
+/// A descriptor as the program described it.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     events: u32,

@@ -28,7 +28,7 @@ impl How {
     }
 }
 
-/// What a look at a connection finds.
+/// The result of a look at a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Bytes(usize),

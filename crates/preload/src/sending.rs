@@ -9,7 +9,7 @@ use libc::c_int;
 use sockring::{Breach, Direction, Link};
 use std::sync::atomic::Ordering;
 
-/// What one attempt to send did.
+/// The result of one attempt to send.
 enum Sent {
     Bytes(usize),
     /// There is no room.

@@ -1,4 +1,4 @@
-//! What the environment says, read once: programs may empty it.
+//! Settings from the environment, read once: programs may empty it.
 
 use crate::sys;
 use libc::{c_char, c_int};

@@ -249,7 +249,7 @@ pub fn cpu() -> u32 {
     unsafe { libc::sched_getcpu() }.max(0) as u32
 }
 
-/// What the kernel counts of a connection (`struct tcp_info`, as far as it is used).
+/// The kernel's counts of a connection (`struct tcp_info`, as far as it is used).
 #[derive(Clone, Copy)]
 pub struct TcpInfo([u8; 232]);
 

@@ -20,7 +20,7 @@ pub enum Side {
     Second,
 }
 
-/// Where a sender switched.
+/// The place of a switch.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Switch {
@@ -30,7 +30,7 @@ struct Switch {
     r: AtomicU64,
 }
 
-/// What sender and reader of a direction tell each other. Each line of the cache has one writer, but the last.
+/// A direction, as sender and reader tell each other of it. Each line of the cache has one writer, but the last.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Direction {

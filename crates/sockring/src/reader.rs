@@ -17,7 +17,7 @@ pub struct Reader {
     k: u64,
 }
 
-/// What comes next in a direction.
+/// The next thing in a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Bytes of the kernel, as many at most. The sender may switch meanwhile: see [`Reader::limit`].
@@ -99,7 +99,7 @@ impl Reader {
                 self.wr = self.check(self.rd + end)?;
                 return Ok(Step::Ring(end));
             }
-            // What a sender took back to send it by the kernel is not here any more.
+            // The sender may have taken bytes back, to send them by the kernel.
             self.wr = self.rd;
             if bells > 0 {
                 return Ok(Step::Bells(bells));

@@ -16,7 +16,7 @@ pub struct Sender {
     rd: u64,
     /// Position in the kernel's stream of the last switch to the ring.
     k: u64,
-    /// What is still to be sent by the kernel, from which position in the ring.
+    /// The position in the ring from which bytes are still to be sent by the kernel.
     unsent: Option<u64>,
 }
 
@@ -125,7 +125,7 @@ impl Sender {
     /// Returns whether the reader must be woken by a bell. To be called after writing, and after a switch to the ring.
     #[must_use]
     pub fn must_ring(&self, dir: &Direction) -> bool {
-        // What was written must be visible before it is asked whether the reader sleeps.
+        // Written bytes must be visible before it is asked whether the reader sleeps.
         fence(Ordering::SeqCst);
         // A reader that has not taken the kernel's bytes before the switch has these to wake it. It looks at the ring
         // when it has. So no bell comes before bytes that somebody may have to read without knowing of bells.

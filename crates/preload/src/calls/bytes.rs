@@ -295,7 +295,7 @@ unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut i64, len: siz
         None => unsafe { libc::lseek(from, 0, libc::SEEK_CUR) },
     };
     if !conn.is_matched() || at < 0 || conn.link().is_none_or(|link| !link.tx().is_ring()) {
-        // What the kernel sends by itself is not counted, so nothing is offered before.
+        // Nothing is switched while the kernel sends by itself.
         conn.senders.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         if !conn.is_matched() || conn.link().is_none_or(|link| !link.tx().is_ring()) {
             // SAFETY: as the program calls it.

@@ -90,7 +90,7 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: 
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }
 
-/// Where the functions with a list of arguments go on.
+/// The next library's functions with a list of arguments.
 #[repr(C)]
 struct Lists([*mut c_void; 3]);
 // SAFETY: it is written once, by the constructor.
