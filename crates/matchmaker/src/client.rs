@@ -6,6 +6,12 @@ use sockets::Untrusted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Programs on the host. A guest has at most half of what others leave.
+pub const PROGRAMS: usize = 8192;
+/// Offers without another end, and ends of pairs, on the host. A guest has at most half of what others leave. Each pair
+/// takes a mapping of the daemon, of which it has 65,530 (`vm.max_map_count`).
+pub const CONNECTIONS: usize = 32_768;
+
 /// Shares of each user of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

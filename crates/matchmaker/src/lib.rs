@@ -13,6 +13,7 @@ mod client;
 mod closing;
 mod offer;
 mod pairs;
+mod receive;
 mod service;
 
 #[cfg(test)]

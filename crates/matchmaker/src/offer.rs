@@ -1,6 +1,5 @@
 //! An offered connection: what its socket says of it.
 
-use rustix::fs::FileType;
 use rustix::net::sockopt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -46,10 +45,7 @@ pub(crate) struct Offered {
 impl Offered {
     /// Reads a descriptor that a program sent. `None`: it is no established TCP connection.
     pub fn read(descriptor: &OwnedFd) -> Option<Self> {
-        let stat = rustix::fs::fstat(descriptor).ok()?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-            return None;
-        }
+        // Nothing is asked that a file system would answer, which may take long.
         if sockopt::socket_protocol(descriptor).ok()? != Some(rustix::net::ipproto::TCP)
             || !is_established(descriptor)
         {

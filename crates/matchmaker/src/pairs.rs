@@ -112,7 +112,7 @@ impl Pair {
         // The programs write these numbers.
         let [a, b] = [0, 1].map(|at| now[at].saturating_sub(self.counted[at]));
         self.counted = now;
-        (a + b > 0).then_some((a, b))
+        (a.max(b) > 0).then_some((a, b))
     }
 
     /// Asks both ends to return to TCP. Returns whether that is new.

@@ -1,14 +1,15 @@
 //! The service and its thread.
 
 use crate::Ways;
-use crate::client::{Client, Limits};
-use crate::closing::Closers;
+use crate::client::{CONNECTIONS, Client, Limits, PROGRAMS};
+use crate::closing::{Closers, Who};
 use crate::offer::{Key, Offered};
 use crate::pairs::{Header, Pair, PairStatus, Pairs, Party};
+use crate::receive::receive;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
-use seqpacket::{Connection, SocketError};
+use seqpacket::Connection;
 use sockets::{Closing, Listener, ListeningFile, Place, Sockets, Untrusted};
 use sockring::Message;
 use std::collections::{BTreeMap, HashMap};
@@ -27,8 +28,8 @@ const CREDIT: u32 = 20_000;
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between looks at what pairs do.
 const LOOK: u32 = 10;
-/// Programs in all.
-const PROGRAMS: usize = 8192;
+/// Connections of a guest's programs that other threads may be closing; meanwhile no more are accepted.
+const CLOSING: usize = 64;
 
 /// A guest whose programs may offer connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +65,9 @@ pub struct Status {
 }
 
 struct Open {
-    listener: Listener,
+    listener: Arc<Listener>,
+    /// Connections that came by it, while other threads close them.
+    closing: Arc<Closing>,
     _file: Arc<dyn ListeningFile>,
 }
 
@@ -92,7 +95,6 @@ struct Shared {
     limits: Limits,
     state: Mutex<State>,
     wake: OwnedFd,
-    closing: Arc<Closing>,
 }
 
 /// The sockets of guests, and the thread that serves them.
@@ -106,8 +108,7 @@ impl Service {
     pub fn start(ways: Box<dyn Ways>, limits: Limits) -> Result<Self, Error> {
         let wake =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
-        let (state, closing) = (Mutex::default(), Arc::default());
-        let shared = Arc::new(Shared { ways, limits, state, wake, closing });
+        let shared = Arc::new(Shared { ways, limits, state: Mutex::default(), wake });
         let served = Arc::downgrade(&shared);
         std::thread::Builder::new().name("sockets".into()).spawn(move || run(&served))?;
         Ok(Self(shared))
@@ -204,7 +205,8 @@ impl State {
             let place = Place { path: spec.socket.clone(), owner: None, mode: 0o666 };
             match maker.listen(&place, SocketType::SEQPACKET, BACKLOG) {
                 Ok((socket, file)) => {
-                    let open = Open { listener: socket.into(), _file: file };
+                    let listener = Arc::new(socket.into());
+                    let open = Open { listener, closing: Arc::default(), _file: file };
                     self.open.insert(spec.guest.clone(), (spec, open));
                 }
                 Err(error) => _ = self.problems.insert(spec.guest, error.to_string()),
@@ -243,9 +245,6 @@ impl State {
         let pairs: Vec<u64> =
             self.pairs.iter().filter(|(_, pair)| pair.has(program)).map(|(number, _)| *number).collect();
         pairs.into_iter().for_each(|pair| self.gone(program, pair, None));
-        if !self.clients.values().any(|other| other.user == client.user) {
-            self.closers.end(client.user);
-        }
     }
 
     fn gone(&mut self, program: u64, number: u64, token: Option<u64>) {
@@ -279,12 +278,18 @@ impl State {
     }
 
     fn accept(&mut self, guest: &str, socket: OwnedFd, shared: &Shared) {
+        let Some((_, open)) = self.open.get(guest) else { return };
+        // From here on, whatever waits in it is closed by another thread.
+        let Ok(socket) = Untrusted::new(socket, &open.closing) else { return };
         let Ok(uverbs::Peer { uid: user, pid }) = uverbs::peer(&socket) else { return };
+        let of_guest = self.clients.values().filter(|client| client.guest == guest).count();
         let own = self.clients.values().filter(|client| client.user == user && client.guest == guest).count();
-        if own >= shared.limits.programs || self.clients.len() >= PROGRAMS {
+        if own >= shared.limits.programs || of_guest >= half_of(PROGRAMS, self.clients.len() - of_guest) {
             return;
         }
-        let Ok(socket) = Untrusted::new(socket, &shared.closing) else { return };
+        if !self.closers.admit(&(guest.to_owned(), user)) {
+            return;
+        }
         let socket = Arc::new(socket);
         let connection = Connection::serving(socket.clone());
         let client = Client {
@@ -308,19 +313,20 @@ impl State {
                 return true;
             }
             client.credit -= 1;
-            let (message, descriptors) = match client.connection.receive_bytes(false) {
-                Ok((bytes, descriptors)) => (Message::read(bytes), descriptors),
-                Err(SocketError::Kernel(Errno::AGAIN | Errno::INTR)) => return true,
+            let (message, descriptors) = match receive(&*client.socket) {
+                Ok(received) => received,
+                Err(Errno::AGAIN | Errno::INTR) => return true,
                 Err(_) => return false,
             };
-            let user = client.user;
+            let who = (client.guest.clone(), client.user);
             let offered = descriptors.first().and_then(Offered::read);
+            // Copies here would hold the ends of streams back.
+            let mut is_closed = true;
             for descriptor in descriptors {
-                // A copy here would hold the end of the stream back.
-                if let Err(descriptor) = self.closers.close(user, descriptor) {
-                    std::mem::forget(std::thread::spawn(move || drop(descriptor)));
-                    return false;
-                }
+                is_closed &= self.closers.close(&who, descriptor);
+            }
+            if !is_closed {
+                return false;
             }
             match message {
                 Some(Message::Offer { token }) => self.offer(program, token, offered, shared),
@@ -334,6 +340,17 @@ impl State {
         true
     }
 
+    /// Returns whether a user of a guest may have one more offer.
+    fn has_room(&self, guest: &str, user: u32, limit: usize) -> bool {
+        let sum = |held: &mut dyn Iterator<Item = (&(String, u32), &usize)>| {
+            held.map(|(_, count)| *count).sum::<usize>()
+        };
+        let (all, of_guest) =
+            (sum(&mut self.held.iter()), sum(&mut self.held.iter().filter(|((other, _), _)| other == guest)));
+        let own = self.held.get(&(guest.to_owned(), user)).copied().unwrap_or_default();
+        own < limit && of_guest < half_of(CONNECTIONS, all - of_guest)
+    }
+
     fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Shared) {
         self.counts[0] += 1;
         let Some(client) = self.clients.get(&program) else { return };
@@ -342,8 +359,7 @@ impl State {
             true => Some(offered.within()),
             false => shared.ways.inside(&guest, offered.own, offered.peer),
         });
-        let held = self.held.get(&(guest.clone(), user)).copied().unwrap_or_default();
-        let Some(key) = key.filter(|_| held < shared.limits.connections) else {
+        let Some(key) = key.filter(|_| self.has_room(&guest, user, shared.limits.connections)) else {
             self.counts[2] += 1;
             return self.tell(program, Message::Refused { token }, &[]);
         };
@@ -414,6 +430,10 @@ impl State {
             return;
         }
         let told: Vec<_> = pair.parties.iter().flat_map(|party| party.programs.clone()).collect();
+        // Each message is paid for by who has it sent.
+        if let Some(client) = self.clients.get_mut(&program) {
+            client.credit = client.credit.saturating_sub(told.len() as u32);
+        }
         for (program, token) in told {
             self.tell(program, Message::Look { token }, &[]);
         }
@@ -423,7 +443,8 @@ impl State {
         let Some(client) = self.clients.get(&program) else { return };
         let Some(pair) = self.pairs.get_mut(&pair) else { return };
         let is_own = |party: &&mut Party| (&party.guest, party.user) == (&client.guest, client.user);
-        let has_room = |party: &&mut Party| party.programs.len() < 64;
+        let has_room =
+            |party: &&mut Party| party.programs.len() < 64 && !party.programs.contains(&(program, token));
         // Both ends may be of one user. Then both are told of what concerns one.
         for party in pair.parties.iter_mut().filter(is_own).filter(has_room) {
             party.programs.push((program, token));
@@ -432,10 +453,15 @@ impl State {
 
     fn tick(&mut self, shared: &Shared, turn: u32) {
         self.clients.values_mut().for_each(|client| client.credit = CREDIT);
+        let clients = &self.clients;
+        let has_programs = |(guest, user): &Who| {
+            clients.values().any(|client| client.user == *user && client.guest == *guest)
+        };
+        self.closers.tidy(has_programs);
         if self.open.len() < self.wanted.len() {
             self.open_wanted();
         }
-        if turn % LOOK == 0 {
+        if turn.is_multiple_of(LOOK) {
             for pair in self.pairs.values_mut().filter(|pair| pair.key.within.is_none()) {
                 if let Some(bytes) = pair.news() {
                     shared.ways.in_use(&pair.key, bytes);
@@ -445,31 +471,32 @@ impl State {
     }
 }
 
+/// Returns half of what others leave of a number.
+const fn half_of(all: usize, others: usize) -> usize {
+    all.saturating_sub(others) / 2
+}
+
 /// Runs the thread, until the service is dropped.
 fn run(service: &Weak<Shared>) {
     let (mut last, mut turn) = (Instant::now(), 0);
     loop {
         let Some(shared) = service.upgrade() else { return };
-        // Descriptors are duplicated, so that others may change what is open meanwhile.
+        // Others may change what is open meanwhile.
         let (programs, listeners) = {
             let state = shared.lock();
             let credited = state.clients.iter().filter(|(_, client)| client.credit > 0);
             let programs: Vec<(u64, Arc<Untrusted>)> =
                 credited.map(|(number, client)| (*number, client.socket.clone())).collect();
-            let listeners: Vec<(String, OwnedFd)> = state
-                .open
-                .iter()
-                .filter_map(|(guest, (_, open))| {
-                    Some((guest.clone(), open.listener.as_fd().try_clone_to_owned().ok()?))
-                })
-                .collect();
+            let open = state.open.iter().filter(|(_, (_, open))| open.closing.count() < CLOSING);
+            let listeners: Vec<(String, Arc<Listener>)> =
+                open.map(|(guest, (_, open))| (guest.clone(), open.listener.clone())).collect();
             (programs, listeners)
         };
-        let accepts = programs.len() < PROGRAMS && shared.closing.count() < 64;
+        let accepts = programs.len() < PROGRAMS;
         let mut wanted = vec![PollFd::new(&shared.wake, PollFlags::IN)];
         wanted.extend(programs.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
         if accepts {
-            wanted.extend(listeners.iter().map(|(_, listener)| PollFd::new(listener, PollFlags::IN)));
+            wanted.extend(listeners.iter().map(|(_, listener)| PollFd::new(&**listener, PollFlags::IN)));
         }
         let left = TICK.saturating_sub(last.elapsed());
         let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -490,9 +517,6 @@ fn run(service: &Weak<Shared>) {
             .zip(came.get(1 + programs.len()..).unwrap_or_default())
             .filter(|(_, came)| **came)
         {
-            if !state.open.contains_key(guest) {
-                continue;
-            }
             if let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
                 state.accept(guest, socket, &shared);
             }

@@ -4,18 +4,21 @@ use rustix::net::{
     SocketType, connect, sendmsg, socket_with,
 };
 use sockring::Message;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// All addresses are guests', and connections between them may be moved.
-struct Everything;
+/// All addresses are guests', and connections between them may be moved. Whoever has the lock makes the service wait.
+#[derive(Default)]
+struct Everything(Arc<Mutex<()>>);
 
 impl Ways for Everything {
     fn inside(&self, _: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
+        drop(self.0.lock());
         let end = |of: SocketAddr| End { vrf: 1, addr: of.ip(), port: of.port() };
         Some(Key { within: None, own: end(own), peer: end(peer) })
     }
@@ -28,7 +31,11 @@ impl Ways for Everything {
 }
 
 fn service(dir: &Path, limits: Limits) -> Service {
-    let service = Service::start(Box::new(Everything), limits).unwrap();
+    service_of(Everything::default(), dir, limits)
+}
+
+fn service_of(ways: Everything, dir: &Path, limits: Limits) -> Service {
+    let service = Service::start(Box::new(ways), limits).unwrap();
     let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: dir.join(guest) };
     service.keep(vec![spec("a"), spec("b")], sockets::here());
     assert_eq!(service.problems(), []);
@@ -177,5 +184,40 @@ fn any_messages_are_survived() {
                 && status.pairs.is_empty()
                 && status.offers == 0
         });
+    });
+}
+
+/// The closer is stuck with a socket that lingers: its peer takes nothing.
+#[test]
+fn what_takes_long_to_close_holds_up_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Mutex::new(()));
+    let service = service_of(Everything(gate.clone()), dir.path(), Limits::default());
+    let slow = Program::new(&dir.path().join("a"));
+    let (own, _peer) = connection();
+    // The service must have the last copy of the socket, so it waits until that is so.
+    let closed = gate.lock().unwrap();
+    assert!(slow.send(&Message::Offer { token: 1 }.bytes(), Some(own.as_fd())));
+    let (mut client, server) = connection();
+    client.set_nonblocking(true).unwrap();
+    while client.write(&[0; 65_536]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).unwrap();
+    assert!(slow.send(&Message::Offer { token: 0 }.bytes(), Some(client.as_fd())));
+    drop(client);
+    drop(closed);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    // More descriptors than may wait end the program.
+    until(|| !slow.send(&Message::Cancel { token: 0 }.bytes(), Some(file.as_fd())));
+    let again = Program::new(&dir.path().join("a"));
+    assert_eq!(again.receive(), None, "its user waits until they are closed");
+    let (b, (one, _other)) = (Program::new(&dir.path().join("b")), connection());
+    assert!(b.send(&Message::Offer { token: 1 }.bytes(), Some(one.as_fd())));
+    until(|| service.status().offers == 1);
+    drop(server);
+    // A turn of the clock later, all is closed.
+    until(|| {
+        let program = Program::new(&dir.path().join("a"));
+        program.send(&Message::Offer { token: 2 }.bytes(), Some(one.as_fd()))
+            && program.receive() == Some(Message::Refused { token: 2 })
     });
 }

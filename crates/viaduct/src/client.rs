@@ -47,7 +47,7 @@ impl Failure {
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {
         match status.code() {
-            // What the daemon itself answers has no source: a connection that breaks in a call has one.
+            // A connection that breaks in a call has a source; answers of the daemon itself have none.
             _ if std::error::Error::source(&status).is_some() => {
                 Self::NoDaemon(format!("the daemon went away: {}", status.message()))
             }
