@@ -13,6 +13,9 @@ from lab.host import binaries
 from lab.shell import run
 from lab.topology import SEATS, host_config, tap
 
+# Connections are matched in time only if both programs get a CPU.
+pytestmark = pytest.mark.alone
+
 RINGS = Path(__file__).parent / "rings"
 A1, A2 = SEATS["a1"], SEATS["a2"]
 KINDS = ["block", "poll", "select", "epoll", "edge"]
@@ -179,6 +182,7 @@ def test_flows_live_and_count(lab):
     paused.finish()
 
 
+@pytest.mark.nightly
 def test_killed_programs(world):
     """A program that is killed at any time ends its connections, as with TCP, and takes nothing with it."""
     for kind in KINDS:

@@ -40,7 +40,7 @@ pub(crate) fn wanted(index: &Index, run_dir: &Path, vif: impl Fn(&str) -> Option
             is_watched: guest.rate.is_some() || guest.mirror.is_some(),
         })
     };
-    let mut all: Vec<_> = guests.filter_map(|guest| spec(guest)).collect();
+    let mut all: Vec<_> = guests.filter_map(spec).collect();
     all.sort_by(|a, b| a.guest.cmp(&b.guest));
     all
 }

@@ -448,7 +448,7 @@ fn wait(
                 state.turn = state.turn.wrapping_add(1);
                 state.turn
             });
-            if turn % TURNS != 0 || found == events.len() {
+            if !turn.is_multiple_of(TURNS) || found == events.len() {
                 return found as c_int;
             }
             let n = kernel(&mut events[found..], 0).max(0) as usize;

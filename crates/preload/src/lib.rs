@@ -12,6 +12,7 @@
 //! # Safety
 //! Functions with libc's names follow libc's rules.
 #![allow(clippy::missing_safety_doc, reason = "they are libc's functions")]
+#![allow(clippy::unnecessary_cast, reason = "musl has other types of the same numbers")]
 
 mod calls;
 mod conn;

@@ -56,7 +56,7 @@ impl<T> Lock<T> {
             }
             sys::nap(20);
             // Who was killed while he held it has published nothing of what he did.
-            if turn % 1000 == 0 && owner != 0 && !sys::is_alive(owner) {
+            if turn.is_multiple_of(1000) && owner != 0 && !sys::is_alive(owner) {
                 _ = self.owner.compare_exchange(owner, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }

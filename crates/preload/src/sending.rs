@@ -165,12 +165,12 @@ fn maybe_switch(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<(), B
     tx.calls = tx.calls.wrapping_add(1);
     let flap = settings::get().flap;
     if tx.sender.is_ring() {
-        if flap && tx.calls % 3 == 0 {
+        if flap && tx.calls.is_multiple_of(3) {
             leaving::to_tcp(conn, link, tx, fd);
         }
         return Ok(());
     }
-    if !flap || tx.calls % 3 == 0 {
+    if !flap || tx.calls.is_multiple_of(3) {
         to_ring(conn, link, tx, fd);
     }
     Ok(())

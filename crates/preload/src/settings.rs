@@ -54,8 +54,9 @@ pub fn read() {
     else {
         return;
     };
+    let read = &raw mut READ;
     // SAFETY: only the constructor calls this, before there are threads.
-    let settings = unsafe { &mut *(&raw mut READ) };
+    let settings = unsafe { &mut *read };
     settings.path[..path.len()].copy_from_slice(path);
     let modes = variable(c"VIADUCT_SOCKETS_MODE").unwrap_or_default();
     for mode in modes.split(|c| *c == b',') {
