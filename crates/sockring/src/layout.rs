@@ -63,9 +63,9 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// A value of [`Direction::want`]: the reader reads no more, and what is unread goes by the kernel as well.
+    /// A value of [`Direction::wanted`]: the reader reads no more, and what is unread goes by the kernel as well.
     pub const LEAVES: u32 = 2;
-    /// A value of [`Direction::want`]: what is in the ring is still read there.
+    /// A value of [`Direction::wanted`]: what is in the ring is still read there.
     pub const RETURNS: u32 = 1;
 
     pub(crate) fn wr(&self) -> u64 {
