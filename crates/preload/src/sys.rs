@@ -94,13 +94,13 @@ pub fn is_inherited(fd: c_int) -> bool {
     flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
 }
 
-/// Returns what of these events a descriptor has, after at most so many milliseconds.
+/// Returns the events of these that a descriptor has, after at most so many milliseconds; -1: any time.
 pub fn poll(fd: c_int, events: i16, milliseconds: c_int) -> Result<i16, c_int> {
     let before = errno();
     let mut wanted = libc::pollfd { fd, events, revents: 0 };
     let wanted_at: *mut libc::pollfd = &mut wanted;
-    let time = libc::timespec { tv_sec: 0, tv_nsec: c_long::from(milliseconds) * 1_000_000 };
-    let time_at: *const libc::timespec = &time;
+    let time = libc::timespec { tv_sec: 0, tv_nsec: c_long::from(milliseconds.max(0)) * 1_000_000 };
+    let time_at: *const libc::timespec = if milliseconds < 0 { std::ptr::null() } else { &time };
     checked(call!(libc::SYS_ppoll, wanted_at, 1, time_at, 0, 8), before).map(|_| wanted.revents)
 }
 
