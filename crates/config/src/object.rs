@@ -268,13 +268,14 @@ type VlanId = Within<1, 4094>;
 pub(crate) const MIN_IPV6_MTU: u16 = 1280;
 
 /// The daemon's own files and directories in its run-dir.
-const OWN_FILES: [&str; 13] = [
+const OWN_FILES: [&str; 14] = [
     "carryover.0",
     "carryover.1",
     "ovs.sock",
     "rdma",
     "replace.sock",
     "rings",
+    "sockets",
     "taps-next.sock",
     "taps.lock",
     "taps.sock",
