@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import platform
 import shutil
 import signal
 from pathlib import Path
@@ -195,6 +196,19 @@ def test_killed_programs(world):
         server.stop(signal.SIGKILL)
         client.wait_for("failed")
     eventually(lambda: not world.sockets()["pairs"], "all pairs are gone")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the numbers of x86-64's system calls")
+def test_the_librarys_thread_sleeps(world):
+    """Between messages of the daemon the library's thread is in a call of ppoll without a time."""
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    pair = paused.pair()
+    for pid in (pair["pid"], pair["peer_pid"]):
+        calls = lambda pid=pid: [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/syscall")]
+        sleeps = lambda calls=calls: any(call[0] == "271" and call[3] == "0x0" for call in calls())
+        eventually(sleeps, "the thread sleeps")
+    paused.finish()
 
 
 def test_loopback_within_a_container(world):
