@@ -66,8 +66,8 @@ def test_every_row_has_a_fuzz_target_or_says_why_not():
 
 
 def test_every_first_reader_is_in_reach_of_a_fuzz_target():
-    """One of the row's targets is in its package, or in one that uses that package; or the row says that none is. Whether
-    known inputs call the function is what `scripts/fuzz --reached` tells."""
+    """One of the row's targets is in its package, or in one that uses that package; or the row says that none is. It is
+    not shown here that inputs call the function."""
     uses = {package["name"]: {use["name"] for use in package["dependencies"]} for package in packages()}
 
     def all_used(package, seen):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What becomes of a connection that a program forks with, hands on, or dies with; at both ends, with every byte checked.
+"""Forks with a connection, hands it on, or dies with it, at both ends, and checks every byte.
 
     fates.py serve PORT FATE
     fates.py call ADDRESS PORT FATE"""

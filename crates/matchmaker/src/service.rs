@@ -277,10 +277,10 @@ impl State {
         }
     }
 
-    fn accept(&mut self, guest: &str, socket: OwnedFd, shared: &Shared) {
-        let Some((_, open)) = self.open.get(guest) else { return };
-        // From here on, whatever waits in it is closed by another thread.
-        let Ok(socket) = Untrusted::new(socket, &open.closing) else { return };
+    fn accept(&mut self, guest: &str, socket: Untrusted, shared: &Shared) {
+        if !self.open.contains_key(guest) {
+            return;
+        }
         let Ok(uverbs::Peer { uid: user, pid }) = uverbs::peer(&socket) else { return };
         let of_guest = self.clients.values().filter(|client| client.guest == guest).count();
         let own = self.clients.values().filter(|client| client.user == user && client.guest == guest).count();
@@ -342,13 +342,12 @@ impl State {
 
     /// Returns whether a user of a guest may have one more offer.
     fn has_room(&self, guest: &str, user: u32, limit: usize) -> bool {
-        let sum = |held: &mut dyn Iterator<Item = (&(String, u32), &usize)>| {
-            held.map(|(_, count)| *count).sum::<usize>()
-        };
-        let (all, of_guest) =
-            (sum(&mut self.held.iter()), sum(&mut self.held.iter().filter(|((other, _), _)| other == guest)));
-        let own = self.held.get(&(guest.to_owned(), user)).copied().unwrap_or_default();
-        own < limit && of_guest < half_of(CONNECTIONS, all - of_guest)
+        let (mut own, mut of_guest, mut of_others) = (0, 0, 0);
+        for ((its, of), count) in &self.held {
+            *if its == guest { &mut of_guest } else { &mut of_others } += count;
+            own += if its == guest && *of == user { *count } else { 0 };
+        }
+        own < limit && of_guest < half_of(CONNECTIONS, of_others)
     }
 
     fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Shared) {
@@ -488,15 +487,16 @@ fn run(service: &Weak<Shared>) {
             let programs: Vec<(u64, Arc<Untrusted>)> =
                 credited.map(|(number, client)| (*number, client.socket.clone())).collect();
             let open = state.open.iter().filter(|(_, (_, open))| open.closing.count() < CLOSING);
-            let listeners: Vec<(String, Arc<Listener>)> =
-                open.map(|(guest, (_, open))| (guest.clone(), open.listener.clone())).collect();
+            let listeners: Vec<(String, Arc<Listener>, Arc<Closing>)> = open
+                .map(|(guest, (_, open))| (guest.clone(), open.listener.clone(), open.closing.clone()))
+                .collect();
             (programs, listeners)
         };
         let accepts = programs.len() < PROGRAMS;
         let mut wanted = vec![PollFd::new(&shared.wake, PollFlags::IN)];
         wanted.extend(programs.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
         if accepts {
-            wanted.extend(listeners.iter().map(|(_, listener)| PollFd::new(&**listener, PollFlags::IN)));
+            wanted.extend(listeners.iter().map(|(_, listener, _)| PollFd::new(&**listener, PollFlags::IN)));
         }
         let left = TICK.saturating_sub(last.elapsed());
         let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -512,12 +512,15 @@ fn run(service: &Weak<Shared>) {
                 state.end(*program);
             }
         }
-        for ((guest, listener), _) in listeners
+        for ((guest, listener, closing), _) in listeners
             .iter()
             .zip(came.get(1 + programs.len()..).unwrap_or_default())
             .filter(|(_, came)| **came)
         {
-            if let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
+            // Whatever waits in it is closed by another thread.
+            if let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
+                && let Ok(socket) = Untrusted::new(socket, closing)
+            {
                 state.accept(guest, socket, &shared);
             }
         }

@@ -184,7 +184,8 @@ fn leave_reading(conn: &Ref, link: &Link, fd: c_int) -> Option<()> {
         sys::nap(50);
     }
     let mut bells = bells?;
-    for _ in 0..PATIENCE {
+    // Waits of a millisecond.
+    for _ in 0..PATIENCE / 20 {
         if bells == 0 {
             rx.over = true;
             return Some(());

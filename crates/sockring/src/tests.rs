@@ -202,7 +202,8 @@ proptest! {
                 Does::Late(_) => {}
             }
         }
-        let unread_before_return = !model.sender.is_ring() && model.rx.rx().positions().0 != model.rx.rx().positions().1;
+        let (written, read) = model.rx.rx().positions();
+        let unread_before_return = !model.sender.is_ring() && written != read;
         // The sender does its part; what the reader has not read goes by the kernel.
         if model.sender.is_ring() {
             model.sender.switch_back(model.tx.tx(), model.sent_k).unwrap();
@@ -297,7 +298,8 @@ fn hostile_peer() {
     });
 }
 
-/// Two threads, one direction: data and a kernel of a queue, switching all the time; the reader sleeps as a program does.
+/// Two threads have one direction, and a queue in place of the kernel. The sender switches all the time, the reader
+/// sleeps as a program does.
 #[test]
 fn threads_lose_nothing() {
     use std::sync::{Condvar, Mutex};

@@ -26,8 +26,8 @@ class Capture:
         return self
 
     def __exit__(self, *_):
-        # The kernel hands packets over in blocks, after a quarter of a second at the latest, which nobody can await; what
-        # it still holds when dumpcap ends is lost.
+        # The kernel hands packets over in blocks, after a quarter of a second at the latest, which nobody can await.
+        # Those that it still holds when dumpcap ends are lost.
         time.sleep(0.3)
         if self.dumpcap.stop(signal.SIGINT) != 0:
             raise Failed(self.dumpcap.describe())

@@ -16,8 +16,8 @@ def pairwise(*axes, parts=options, always=(), marks=lambda *case: [], strength=2
 
     The gate keeps each value, each pair of parts that occurs in the product, and the combinations of `always`. `parts`
     says what a value is made of, so that a pair may be two options of one command line, or an option and a value of
-    another axis. `marks` says what other marks a combination has. With a strength of 1 there are no pairs: the gate keeps
-    each value and each part.
+    another axis. `marks` says what other marks a combination has. With a strength of 1 there are no pairs: the gate
+    keeps each value and each part.
     """
     cases = list(itertools.product(*axes))
     pairs = {case: _pairs(case, parts, strength) for case in cases}

@@ -33,8 +33,8 @@ impl Budget {
         Self { left: AT_ONCE, owed: Duration::ZERO, worked, at, is_low: false }
     }
 
-    /// Lowers the weight of the calling thread, unless that was done. A thread that goes on for a different process does it
-    /// afterwards, because all guests' packets wait for that.
+    /// Lowers the weight of the calling thread, unless that was done. A thread that goes on for a different process does
+    /// it afterwards, because all guests' packets wait for that.
     pub(super) fn lower(&mut self) {
         if !std::mem::replace(&mut self.is_low, true) {
             let nice = getpriority_process(None).unwrap_or(0);
