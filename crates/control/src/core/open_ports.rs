@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Pauses between attempts to open a port: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
+/// How long the closing of a port waits for those who look at it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A port that shall be open.
 pub(super) struct Slot {
     pub(super) spec: PortSpec,
@@ -311,12 +314,21 @@ impl<'a> Switch<'a> {
     }
 
     fn close(&mut self, name: &str, vif: VifOf<'_>) {
-        if let Some(slot) = self.slots.remove(name)
-            && slot.port().is_some()
-            && let Some(vif) = vif(name)
-        {
+        let Some(slot) = self.slots.remove(name) else { return };
+        let SlotState::Open { port, .. } = slot.state else { return };
+        if let Some(vif) = vif(name) {
             self.ports.detach(vif);
         }
+        let_go(port);
+    }
+}
+
+/// Drops the last reference to a port here, so that its device or socket is free when this returns. Whoever asks for a
+/// status holds one meanwhile.
+fn let_go(port: Arc<dyn Port>) {
+    let start = Instant::now();
+    while Arc::strong_count(&port) > 1 && start.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -334,6 +346,36 @@ pub(super) fn chain(e: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mem::PortStatus;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Closes(Arc<AtomicBool>);
+
+    impl Port for Closes {
+        fn status(&self) -> PortStatus {
+            PortStatus::default()
+        }
+    }
+
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_port_is_closed_at_once_though_somebody_looks_at_it() {
+        let closed = Arc::new(AtomicBool::new(false));
+        let port: Arc<dyn Port> = Arc::new(Closes(closed.clone()));
+        let looked_at = port.clone();
+        let looks = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(looked_at);
+        });
+        let_go(port);
+        assert!(closed.load(Ordering::Relaxed));
+        looks.join().unwrap();
+    }
 
     #[test]
     fn attempts_become_rarer() {
