@@ -28,7 +28,8 @@ def shared_lab():
 
 
 def pytest_configure(config):
-    """Has durations written down where VIADUCT_DURATIONS names a file, by the process that hears of all tests."""
+    """Has durations written down where VIADUCT_DURATIONS names a file, by the process that hears of all tests, and
+    the names of tests that failed, in the file next to it."""
     file = os.environ.get("VIADUCT_DURATIONS")
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations(file))
@@ -41,13 +42,19 @@ class Durations:
     def __init__(self, file):
         self.file = file
         self.seconds = Counter()
+        self.failed = set()
 
     def pytest_runtest_logreport(self, report):
         """Adds up the three phases of a test, of which the last one ends it."""
         self.seconds[report.nodeid] += report.duration
+        name = without_group(report.nodeid)
+        if report.failed and name not in self.failed:
+            self.failed.add(name)
+            with open(f"{self.file}.failed", "a", encoding="utf-8") as lines:
+                lines.write(f"tests/{name}\n")
         if report.when == "teardown":
             with open(self.file, "a", encoding="utf-8") as lines:
-                lines.write(f"{self.seconds.pop(report.nodeid):.2f}\t{without_group(report.nodeid)}\n")
+                lines.write(f"{self.seconds.pop(report.nodeid):.2f}\t{name}\n")
 
 
 def without_group(name):
