@@ -6,6 +6,7 @@ mod config_file;
 mod counts;
 mod directory;
 mod hand_over;
+mod history;
 mod inherited;
 mod learned;
 mod links;
@@ -15,6 +16,7 @@ mod plugged;
 mod retry;
 mod seen;
 mod start;
+mod transact;
 mod view;
 mod with_file;
 
@@ -23,6 +25,8 @@ pub use config_file::ConfigFile;
 pub use hand_over::{Foreseen, SharedPort};
 pub use learned::Learned;
 
+pub(crate) use history::{Author, Revision};
+pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, Links, compile, recompile, route_origins};
@@ -36,6 +40,7 @@ use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
 use config_file::digest;
 use directory::Directory;
 use executor::Executor;
+use history::History;
 use inherited::Inherited;
 use model::{ApplyError, Change, Vrf};
 use open_ports::{OnFailure, Slots, Switch};
@@ -45,7 +50,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use transact::{Answers, Unconfirmed};
 use with_file::WithFile;
 
 /// The reason for refusing a change, of which nothing was done.
@@ -59,6 +66,8 @@ pub enum Error {
     /// An object in the request does not exist.
     #[error("{0}")]
     NotFound(String),
+    #[error("the host is at revision {present}, not {expected}: look again at what changed")]
+    Revision { expected: u64, present: u64 },
     #[error("interface \"{name}\" can't be opened: {reason}")]
     Port { name: String, reason: String },
     #[error("the executor refuses it: {0}")]
@@ -81,6 +90,10 @@ pub struct Core {
     retrying: Mutex<()>,
     /// Locked for as long as a change takes.
     state: Mutex<State>,
+    /// The last changes. Locked for moments only.
+    history: Mutex<History>,
+    /// The present revision, for those who watch.
+    revision: watch::Sender<u64>,
     /// The state after the last change. Readers never wait for a change in progress.
     view: Mutex<Arc<View>>,
 }
@@ -105,9 +118,14 @@ struct State {
     /// Whether there are guests on standby, and those of them that are away.
     standby: bool,
     away: BTreeSet<String>,
+    /// The number of the last change.
+    revision: u64,
+    unconfirmed: Option<Unconfirmed>,
+    answers: Answers,
 }
 
 struct Switching {
+    by: Author,
     durability: Durability,
     on_failure: OnFailure,
     /// The digest of the daemon's file, if the change takes its objects.
@@ -118,12 +136,14 @@ struct Switching {
 
 impl Switching {
     /// For a change by a client of the API.
-    const API: Self =
-        Self { durability: Durability::Kernel, on_failure: OnFailure::Refuse, taken: None, carryover: None };
+    const fn by(by: Author) -> Self {
+        let (durability, on_failure) = (Durability::Kernel, OnFailure::Refuse);
+        Self { by, durability, on_failure, taken: None, carryover: None }
+    }
 }
 
 /// The effects of a change, done or only tried.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) changes: Vec<ObjectChange>,
     /// Further notes, as pairs of an object and what happens to it.
@@ -159,7 +179,11 @@ impl Core {
             plugged: Plugged::default(),
             standby: false,
             away: BTreeSet::new(),
+            revision: store.revision(),
+            unconfirmed: None,
+            answers: Answers::default(),
         };
+        let number = empty.revision;
         let before = ports_of(&file.host, &run_dir, &empty.objects);
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
@@ -176,10 +200,12 @@ impl Core {
             is_leaving,
             retrying,
             state,
+            history: Mutex::new(History::from(number)),
+            revision: watch::Sender::new(number),
             view,
         };
         let (durability, on_failure) = (Durability::DiskOrLater, OnFailure::Retry);
-        let start = Switching { durability, on_failure, taken, carryover };
+        let start = Switching { by: Author::daemon("start"), durability, on_failure, taken, carryover };
         let mut state = core.lock();
         core.switch(&mut state, next, start)?;
         core.ports.remove_sockets(&ports::left_sockets(&before, state.slots.values().map(|slot| &slot.spec)));
@@ -224,7 +250,8 @@ impl Core {
     pub fn reload(&self) {
         let file = self.config.path().display();
         let read = self.config.read().map_err(|e| e.to_string());
-        match read.and_then(|toml| self.apply(&toml, false).map_err(|e| e.to_string())) {
+        let by = Author::daemon("reload");
+        match read.and_then(|toml| self.apply(by, &toml, false, None).map_err(|e| e.to_string())) {
             Ok(Done { changes, notes }) => {
                 changes.iter().for_each(|change| tracing::info!("reload: {} {}", change.what, change.object));
                 notes.iter().for_each(|(object, note)| tracing::warn!("reload: {object}: {note}"));
@@ -234,8 +261,15 @@ impl Core {
         }
     }
 
-    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change.
-    pub(crate) fn apply(&self, toml: &str, dry_run: bool) -> Result<Done, Error> {
+    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change. With `confirm` it is
+    /// undone after that time.
+    pub(crate) fn apply(
+        &self,
+        by: Author,
+        toml: &str,
+        dry_run: bool,
+        confirm: Option<Duration>,
+    ) -> Result<Done, Error> {
         // If reading fails, `parse` names all problems, including objects that don't fit together.
         let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
         let digest = digest(&file.objects);
@@ -256,8 +290,11 @@ impl Core {
         // The text alone doesn't tell whether it is that of the daemon's file, so compare the objects.
         let own = self.config.read().ok().and_then(|own| config::read(&own).ok());
         let taken = own.filter(|own| config_file::digest(&own.objects) == digest).map(|_| digest.clone());
-        let how = Switching { durability: Durability::Disk, taken, ..Switching::API };
-        self.switch(&mut state, next, how)
+        let how = Switching { durability: Durability::Disk, taken, ..Switching::by(by) };
+        let (wait, before) = (self.may_wait(&state, confirm)?, self.history().number());
+        let done = self.switch(&mut state, next, how)?;
+        self.wait(&mut state, wait, before);
+        Ok(done)
     }
 
     /// Lists the ports that a change would close and open again.
@@ -270,53 +307,6 @@ impl Core {
         wanted.values().filter(is_open).map(|spec| note(spec, &next.index)).collect()
     }
 
-    /// Adds objects for an owner. An object that exists already and is equal is no change.
-    pub(crate) fn add(&self, owner: Owner, objects: Vec<Object>) -> Result<Done, Error> {
-        let mut state = self.lock_to_change()?;
-        let mut next = state.objects.clone();
-        for object in objects {
-            let key = object.key();
-            match next.get(&key) {
-                Some(old) if old.object == object => continue,
-                Some(old) => {
-                    let advice = match old.owner {
-                        Owner::File => "change it in the host's file, and apply that",
-                        _ => "remove it first",
-                    };
-                    return Err(Error::Conflict(format!(
-                        "{key} is there already (owner {}) and differs; {advice}",
-                        old.owner.name()
-                    )));
-                }
-                None => next.put(owner, object),
-            }
-        }
-        self.change(&mut state, next)
-    }
-
-    pub(crate) fn remove(&self, owner: Owner, keys: &[Key]) -> Result<Done, Error> {
-        let mut state = self.lock_to_change()?;
-        let mut next = state.objects.clone();
-        for key in keys {
-            match next.remove(key) {
-                None => return Err(missing(key, &state)),
-                Some(old) if old.owner != owner && old.owner == Owner::File => {
-                    return Err(Error::Conflict(format!(
-                        "{key} comes from the host's file; take it out there and run `viaduct apply FILE`"
-                    )));
-                }
-                Some(old) if old.owner != owner => {
-                    return Err(Error::Conflict(format!(
-                        "{key} belongs to {}; remove it there",
-                        old.owner.name()
-                    )));
-                }
-                Some(_) => {}
-            }
-        }
-        self.change(&mut state, next)
-    }
-
     /// Follows changes that nobody requested: links of wires, link-layer addresses of their devices, guests
     /// on standby that came or went, and a disk that works again.
     ///
@@ -324,10 +314,12 @@ impl Core {
     /// The executor refuses the change.
     pub fn refresh(&self) -> Result<(), Error> {
         let Ok(mut state) = self.lock_to_change() else { return Ok(()) };
+        self.undo_unconfirmed(&mut state, false);
         self.follow_links(&mut state)?;
         if away(&state.index, |name| state.is_up(name)) != state.away {
             let (host, objects, index) = (state.host.clone(), state.objects.clone(), state.index.clone());
-            self.switch(&mut state, Next { host, objects, index }, Switching::API)?;
+            let how = Switching::by(Author::daemon("refresh"));
+            self.switch(&mut state, Next { host, objects, index }, how)?;
         }
         drop(state);
         self.store.heal();
@@ -357,28 +349,30 @@ impl Core {
 
     /// Does the same as `keep` at the daemon's end, after the workers have flushed their counts.
     pub fn leave(&self) {
+        self.undo_unconfirmed(&mut self.lock(), true);
         self.executor.settle();
         self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), true));
     }
 
     /// Puts `next` in force for a client of the API. If only routes change, the cost depends on their number
     /// alone.
-    fn change(&self, state: &mut State, next: Objects) -> Result<Done, Error> {
+    fn change(&self, state: &mut State, next: Objects, by: Author) -> Result<Done, Error> {
         let changed = state.objects.changes_to(&next);
         if changed.is_empty() {
             return Ok(Done::default());
         }
         if !state.only_routes_matter(&changed) {
             let next = Next::checked(state.host.clone(), next, &[])?;
-            return self.switch(state, next, Switching::API);
+            return self.switch(state, next, Switching::by(by));
         }
         none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
         let mut ids = state.ids.clone();
         let removed = changed.iter().filter_map(|changed| route(changed.old));
         let added = changed.iter().filter_map(|changed| route(changed.new));
         let desired = recompile(&state.desired, &state.index, removed, added, &mut ids);
-        self.commit((&state.desired, &desired), &changed, &next, &Switching::API)?;
+        self.commit((&state.desired, &desired), &changed, &next, &Switching::by(by))?;
         let changes = describe(&changed);
+        state.revision = self.note(by, &state.objects, &next);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         self.publish(self.view().after(state));
         Ok(Done { changes, notes: Vec::new() })
@@ -412,6 +406,7 @@ impl Core {
         self.ports.keep_sockets(&crate::sockets::wanted(&index, &self.run_dir, |name| ids.vif(name)));
         let notes = remade.iter().map(|spec| note(spec, &index)).chain(faults).collect();
         let changes = describe(&changed);
+        state.revision = self.note(how.by, &state.objects, &next);
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         state.standby = state.index.guests().values().any(|guest| guest.standby);
@@ -457,7 +452,23 @@ impl Core {
             self.executor.apply(changes)?;
             self.ports.tables_changed();
         }
-        Ok(self.store.write(changed, next, how.taken.as_deref(), how.durability)?)
+        let revision = self.history().number() + u64::from(!changed.is_empty());
+        Ok(self.store.write(changed, next, (how.taken.as_deref(), revision), how.durability)?)
+    }
+
+    /// Notes a change that is in force, and returns the present revision.
+    fn note(&self, by: Author, old: &Objects, new: &Objects) -> u64 {
+        let (differences, mut history) = (old.differences_to(new), self.history());
+        if !differences.is_empty() {
+            history.note(by, differences);
+            self.revision.send_replace(history.number());
+        }
+        history.number()
+    }
+
+    /// Returns the number of the last change, and that of later ones.
+    pub(crate) fn revisions(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
     }
 
     fn publish(&self, view: View) {

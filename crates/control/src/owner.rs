@@ -43,6 +43,20 @@ pub(crate) struct Changed<'a> {
     pub(crate) new: Option<&'a Owned>,
 }
 
+/// The same, for keeping.
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    pub(crate) key: Arc<Key>,
+    pub(crate) old: Option<Arc<Owned>>,
+    pub(crate) new: Option<Arc<Owned>>,
+}
+
+impl Difference {
+    pub(crate) fn changed(&self) -> Changed<'_> {
+        Changed { key: &self.key, old: self.old.as_deref(), new: self.new.as_deref() }
+    }
+}
+
 /// All objects of the host. A clone is cheap, and a comparison of two costs only as much as their difference.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
@@ -102,6 +116,18 @@ impl Objects {
                 Changed { key, old: Some(&**old), new: Some(&**new) }
             }
             DiffItem::Remove(key, old) => Changed { key, old: Some(&**old), new: None },
+        });
+        differing.collect()
+    }
+
+    /// Does the same as [`Self::changes_to`], for keeping.
+    pub(crate) fn differences_to(&self, new: &Self) -> Vec<Difference> {
+        let differing = self.by_key.diff(&new.by_key).map(|item| match item {
+            DiffItem::Add(key, new) => Difference { key: key.clone(), old: None, new: Some(new.clone()) },
+            DiffItem::Update { old: (key, old), new: (_, new) } => {
+                Difference { key: key.clone(), old: Some(old.clone()), new: Some(new.clone()) }
+            }
+            DiffItem::Remove(key, old) => Difference { key: key.clone(), old: Some(old.clone()), new: None },
         });
         differing.collect()
     }

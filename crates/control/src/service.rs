@@ -10,10 +10,11 @@ mod read_only;
 mod sockets;
 mod state;
 mod tables;
+mod transact;
 mod users;
 
 use crate::clients::{Connection, Peer};
-use crate::core::{Core, Done, Error, View};
+use crate::core::{Author, Core, Done, Error, Operation, Transaction, View};
 use crate::object_change::ObjectChange;
 use crate::owner::Owner;
 use crate::server::{Missing, Sandbox};
@@ -51,7 +52,9 @@ impl From<Error> for Status {
         match e {
             Error::Invalid(_) => Self::invalid_argument(text),
             Error::NotFound(_) => Self::not_found(text),
-            Error::Conflict(_) | Error::Port { .. } | Error::Executor(_) => Self::failed_precondition(text),
+            Error::Conflict(_) | Error::Revision { .. } | Error::Port { .. } | Error::Executor(_) => {
+                Self::failed_precondition(text)
+            }
             Error::Store(_) => Self::internal(text),
         }
     }
@@ -98,6 +101,23 @@ impl Service {
         let joined = tokio::task::spawn_blocking(move || work(&core)).await;
         joined.unwrap_or_else(|e| Err(Status::internal(e.to_string())))
     }
+
+    /// Makes a change. It is logged even if the client has hung up meanwhile.
+    async fn change(
+        &self,
+        by: Author,
+        warnings: impl FnOnce(&View) -> Vec<v1::Warning> + Send + 'static,
+        work: impl FnOnce(&Core) -> Result<Done, Error> + Send + 'static,
+    ) -> Reply<v1::Changes> {
+        let changes = self.blocking(move |core| {
+            let done = work(core)?;
+            log(by, &done.changes);
+            let view = core.view();
+            let warnings = warnings(&view);
+            Ok(changed(&view, done, warnings))
+        });
+        changes.await.map(Response::new)
+    }
 }
 
 /// Changes of a request that are logged one by one.
@@ -107,7 +127,13 @@ fn peer<T>(request: &Request<T>) -> Peer {
     request.extensions().get::<Connection>().map_or_else(Peer::default, |connection| connection.peer)
 }
 
-fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {
+/// Returns who asks, and for what.
+fn author<T>(request: &Request<T>, what: &'static str) -> Author {
+    Author { peer: peer(request), request: what }
+}
+
+fn log(by: Author, changes: &[ObjectChange]) {
+    let Author { peer: Peer { uid, pid }, request } = by;
     for ObjectChange { what, object, .. } in changes.iter().take(LOGGED) {
         tracing::info!(uid, pid, request, "{what} {object}");
     }
@@ -119,16 +145,19 @@ fn log(Peer { uid, pid }: Peer, request: &str, changes: &[ObjectChange]) {
 /// Reports what was done, with warnings.
 fn changed(view: &View, done: Done, mut warnings: Vec<v1::Warning>) -> v1::Changes {
     warnings.extend(state::stalled(&view.executor.status().stalled));
-    changes(done, warnings)
+    changes(view, done, warnings)
 }
 
-fn changes(Done { changes, notes }: Done, warnings: Vec<v1::Warning>) -> v1::Changes {
-    let change =
-        |c: ObjectChange| v1::Change { what: c.what.to_owned(), object: c.object, details: c.details };
+fn change(c: ObjectChange) -> v1::Change {
+    v1::Change { what: c.what.to_owned(), object: c.object, details: c.details }
+}
+
+fn changes(view: &View, Done { changes, notes }: Done, warnings: Vec<v1::Warning>) -> v1::Changes {
     let notes = notes.into_iter().map(|(object, message)| v1::Warning { object, message });
     v1::Changes {
         changes: changes.into_iter().map(change).collect(),
         warnings: notes.chain(warnings).collect(),
+        revision: view.revision,
     }
 }
 
@@ -149,7 +178,7 @@ fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
             user_count: of.count,
         }
     });
-    v1::ObjectsReply { objects: objects.collect() }
+    v1::ObjectsReply { revision: view.revision, objects: objects.collect() }
 }
 
 /// Writes the configuration in force as a file. A comment names the owner of objects that did not come from
@@ -169,40 +198,77 @@ fn export(view: &View) -> String {
 #[tonic::async_trait]
 impl Viaduct for Service {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
-        let peer = peer(&request);
-        let v1::ApplyRequest { toml, dry_run } = request.into_inner();
-        let done = self.blocking(move |core| Ok(core.apply(&toml, dry_run)?)).await?;
+        let by = author(&request, "apply");
+        let v1::ApplyRequest { toml, dry_run, confirm_seconds } = request.into_inner();
+        let confirm = transact::seconds(confirm_seconds);
         if dry_run {
-            return Ok(Response::new(changes(done, Vec::new())));
+            let tried = self.blocking(move |core| {
+                let done = core.apply(by, &toml, true, None)?;
+                Ok(changes(&core.view(), done, Vec::new()))
+            });
+            return tried.await.map(Response::new);
         }
-        log(peer, "apply", &done.changes);
-        let view = self.view();
-        Ok(Response::new(changed(&view, done, state::all_warnings(&view))))
+        self.change(by, state::all_warnings, move |core| core.apply(by, &toml, false, confirm)).await
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
-        let peer = peer(&request);
+        let by = author(&request, "add");
         let objects: Result<Vec<_>, String> =
             request.into_inner().objects.iter().map(convert::object).collect();
         let objects = objects.map_err(invalid)?;
         let warnings = state::warnings(objects.iter());
-        let done = self.blocking(move |core| Ok(core.add(Owner::Api, objects)?)).await?;
-        log(peer, "add", &done.changes);
-        Ok(Response::new(changed(&self.view(), done, warnings)))
+        let operations = objects.into_iter().map(Operation::Create).collect();
+        let asked = Transaction { operations, ..Transaction::default() };
+        self.change(by, |_| warnings, move |core| core.transact(by, asked)).await
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
-        let (view, peer) = (self.view(), peer(&request));
+        let (view, by) = (self.view(), author(&request, "remove"));
         let keys: Result<Vec<_>, String> = request
             .into_inner()
             .keys
             .into_iter()
             .map(|key| convert::key(&tables::rule_by_id(&view, key)))
             .collect();
-        let keys = keys.map_err(invalid)?;
-        let done = self.blocking(move |core| Ok(core.remove(Owner::Api, &keys)?)).await?;
-        log(peer, "remove", &done.changes);
-        Ok(Response::new(changed(&self.view(), done, Vec::new())))
+        let keys = keys.map_err(invalid)?.into_iter();
+        let operations = keys.map(|key| Operation::Delete { key, allow_missing: false }).collect();
+        let asked = Transaction { operations, ..Transaction::default() };
+        self.change(by, |_| Vec::new(), move |core| core.transact(by, asked)).await
+    }
+
+    async fn transact(&self, request: Request<v1::TransactRequest>) -> Reply<v1::Changes> {
+        let by = author(&request, "transact");
+        let asked = transact::transaction(&self.view(), request.into_inner()).map_err(invalid)?;
+        let created = asked.operations.iter().filter_map(|operation| match operation {
+            Operation::Create(object) | Operation::Put(object) => Some(object),
+            Operation::Patch { .. } | Operation::Delete { .. } => None,
+        });
+        let warnings = state::warnings(created);
+        self.change(by, |_| warnings, move |core| core.transact(by, asked)).await
+    }
+
+    async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {
+        let peer = peer(&request);
+        let revision = self.blocking(|core| Ok(core.confirm()?)).await?;
+        tracing::info!(uid = peer.uid, pid = peer.pid, revision, "confirmed");
+        Ok(Response::new(v1::ConfirmReply { revision }))
+    }
+
+    async fn history(&self, _: Request<v1::HistoryRequest>) -> Reply<v1::HistoryReply> {
+        self.blocking(|core| Ok(transact::history(core))).await.map(Response::new)
+    }
+
+    async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Reply<v1::Changes> {
+        let by = author(&request, "rollback");
+        let to = request.into_inner().revision;
+        self.change(by, state::all_warnings, move |core| core.rollback(by, to)).await
+    }
+
+    type WatchStream = Streamed<v1::WatchReply>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        let since = request.into_inner().revision;
+        Ok(Response::new(Box::pin(transact::watch(self.core.clone(), since))))
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {

@@ -46,6 +46,8 @@ struct State {
     is_used: bool,
     objects: Objects,
     taken: Option<String>,
+    /// The number of the last change.
+    revision: u64,
     /// Objects that this version does not understand, by key, and records of which it understands nothing.
     kept: BTreeMap<String, Stored>,
     foreign: Vec<String>,
@@ -140,6 +142,7 @@ impl Store {
             is_used: contents.is_used,
             objects: Objects::default(),
             taken: None,
+            revision: 0,
             kept: BTreeMap::new(),
             foreign: Vec::new(),
             damaged: contents.damaged,
@@ -188,8 +191,13 @@ impl Store {
         })
     }
 
-    /// Stores `new`, which differs by `changed` from what is stored, and the digest `taken` of the daemon's
-    /// file if its objects were taken.
+    /// Returns the number of the last change.
+    pub(crate) fn revision(&self) -> u64 {
+        self.lock().revision
+    }
+
+    /// Stores `new`, which differs by `changed` from what is stored, the digest `taken` of the daemon's file if its
+    /// objects were taken, and the number of the change.
     ///
     /// # Errors
     /// [`StoreError::Write`]; the earlier contents are still stored.
@@ -197,11 +205,12 @@ impl Store {
         &self,
         changed: &[Changed<'_>],
         new: &Objects,
-        taken: Option<&str>,
+        (taken, revision): (Option<&str>, u64),
         durability: Durability,
     ) -> Result<(), StoreError> {
         let state = &mut *self.lock();
         let before = (state.objects.clone(), state.taken.clone(), state.kept.clone());
+        let revision_before = std::mem::replace(&mut state.revision, revision);
         for changed in changed {
             state.kept.remove(&changed.key.to_string());
         }
@@ -210,6 +219,7 @@ impl Store {
         let record = Record {
             changed: changed.iter().map(entry).collect(),
             taken: taken.map(str::to_owned),
+            revision: Some(revision),
             ..Record::default()
         };
         let written = if changed.is_empty() && taken.is_none() {
@@ -226,6 +236,7 @@ impl Store {
             }
             Err(e) => {
                 (state.objects, state.taken, state.kept) = before;
+                state.revision = revision_before;
                 Err(self.unwritable(e))
             }
         }
@@ -278,7 +289,7 @@ impl Store {
 
 impl State {
     fn replay(&mut self, text: String, entries: &mut BTreeMap<String, Stored>) {
-        let Ok(Record { changed, taken, unknown }) = serde_json::from_str(&text) else {
+        let Ok(Record { changed, taken, revision, unknown }) = serde_json::from_str(&text) else {
             return self.foreign.push(text);
         };
         for Entry { key, object } in changed {
@@ -288,6 +299,7 @@ impl State {
             }
         }
         self.taken = taken.or(self.taken.take());
+        self.revision = revision.unwrap_or(self.revision);
         if !unknown.is_empty() {
             self.foreign.push(Record { unknown, ..Record::default() }.text());
         }
@@ -336,7 +348,8 @@ impl State {
     /// Writes all that is stored anew.
     fn write_snapshot(&mut self) -> Result<(), String> {
         let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
-        let taken = Record { taken: self.taken.clone(), ..Record::default() }.text();
+        let taken = Record { taken: self.taken.clone(), revision: Some(self.revision), ..Record::default() };
+        let taken = taken.text();
         let nothing = Objects::default();
         let objects = nothing.changes_to(&self.objects).into_iter();
         let kept =

@@ -79,6 +79,26 @@ pub enum Command {
         /// Only show what would change, as `diff` does
         #[arg(long)]
         dry_run: bool,
+        /// Undo the change after so many seconds, unless `viaduct confirm` comes before
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+        confirm: u32,
+    },
+    /// Keep what `--confirm` would undo
+    Confirm,
+    /// Show the last changes since the daemon's start: when, by whom, and what
+    Log {
+        /// Also show objects and fields
+        #[arg(short, long)]
+        verbose: bool,
+        /// Go on and show changes as they are made
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Return to an earlier revision of the configuration
+    #[command(after_help = "`viaduct log` lists the revisions. Example: viaduct rollback 41")]
+    Rollback {
+        /// The revision to return to [default: the one before the last change]
+        revision: Option<u64>,
     },
     /// Show what `apply FILE` would change
     Diff { file: PathBuf },

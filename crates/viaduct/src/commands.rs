@@ -6,6 +6,7 @@ mod doctor;
 mod explain;
 mod flow;
 mod guest_state;
+mod history;
 mod nouns;
 mod ovs;
 mod rdma;
@@ -63,9 +64,12 @@ pub async fn run(options: Options) -> Result<(), Failure> {
     let client = connect(&options.run_dir).await?;
     let mut on = Context { client, json: options.is_json(), run_dir: options.run_dir };
     match options.command {
-        Command::Apply { file, dry_run } => apply::apply(&mut on, &file, dry_run).await,
+        Command::Apply { file, dry_run, confirm } => apply::apply(&mut on, &file, dry_run, confirm).await,
+        Command::Confirm => history::confirm(&mut on).await,
+        Command::Log { verbose, follow } => history::log(&mut on, verbose, follow).await,
+        Command::Rollback { revision } => history::rollback(&mut on, revision).await,
         Command::Export => apply::export(&mut on).await,
-        Command::Diff { file } => apply::apply(&mut on, &file, true).await,
+        Command::Diff { file } => apply::apply(&mut on, &file, true, 0).await,
         Command::Status => statistics::status(&mut on).await,
         Command::Top => top::top(&mut on).await,
         Command::Vif(noun) => nouns::vif(&mut on, noun.action).await,

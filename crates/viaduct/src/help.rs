@@ -7,13 +7,22 @@ pub fn of(noun: &'static str) -> impl FnMut(Command) -> Command {
     move |action| match action.get_name() {
         "add" => action.about(format!("Add {noun}")),
         "show" => action.about(format!("Show {noun} in full")),
+        "set" => action.about(format!("Change fields of {noun}, in place")),
         _ => action,
     }
 }
 
+pub const SET: &str = "\
+Examples:
+  viaduct guest set vm1 mtu=1400 addresses=10.1.1.5,fd00:1::5
+  viaduct guest set vm1 'rate={ mbps = 100 }' --confirm 60
+  viaduct rule set 7 action=drop
+  viaduct network set blue --unset mtu";
+
 pub const GUEST_EXAMPLES: &str = "\
-Example:
+Examples:
   viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100
+  viaduct guest set vm1 mtu=1400
   viaduct guest add vm2 --mode ovs
   viaduct guest export vm1 | ssh other sudo viaduct guest import vm1";
 

@@ -529,6 +529,9 @@ pub struct ApplyRequest {
     /// Change nothing, and return what would change.
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
+    /// Undo the change after so many seconds, unless Confirm comes before; 0: keep it.
+    #[prost(uint32, tag = "3")]
+    pub confirm_seconds: u32,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -548,6 +551,196 @@ pub struct RemoveRequest {
     #[prost(message, repeated, tag = "1")]
     pub keys: ::prost::alloc::vec::Vec<Key>,
 }
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TransactRequest {
+    /// What to do, in this order.
+    #[prost(message, repeated, tag = "1")]
+    pub operations: ::prost::alloc::vec::Vec<Operation>,
+    /// Refuse the request unless the host is at this revision (ObjectsReply, Changes).
+    #[prost(uint64, optional, tag = "2")]
+    pub expected_revision: ::core::option::Option<u64>,
+    /// A text of the client's choice, 64 bytes at most. Of requests of one user with the same text only the first is carried
+    /// out, and the others get its answer, as long as it is among the last 256: so a client may repeat a request whose
+    /// answer it did not get.
+    #[prost(string, tag = "3")]
+    pub request_id: ::prost::alloc::string::String,
+    /// Also change and remove objects of other owners. They are the API's then.
+    #[prost(bool, tag = "4")]
+    pub take_over: bool,
+    /// Change nothing, and return what would change.
+    #[prost(bool, tag = "5")]
+    pub dry_run: bool,
+    /// Undo the change after so many seconds, unless Confirm comes before; 0: keep it.
+    #[prost(uint32, tag = "6")]
+    pub confirm_seconds: u32,
+}
+/// One step of a transaction.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Operation {
+    #[prost(oneof = "operation::Operation", tags = "1, 2, 3, 4")]
+    pub operation: ::core::option::Option<operation::Operation>,
+}
+/// Nested message and enum types in `Operation`.
+pub mod operation {
+    #[allow(clippy::all)]
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Operation {
+        /// Creates an object. One that exists already with the same fields is no change.
+        #[prost(message, tag = "1")]
+        Create(super::Object),
+        /// Creates an object, or replaces the one with the same key.
+        #[prost(message, tag = "2")]
+        Put(super::Object),
+        /// Changes fields of an object.
+        #[prost(message, tag = "3")]
+        Patch(super::Patch),
+        /// Removes an object.
+        #[prost(message, tag = "4")]
+        Delete(super::Delete),
+    }
+}
+/// Changes fields of an object.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Patch {
+    /// The object.
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<Key>,
+    /// Has the new values. Other fields of it do not count.
+    #[prost(message, optional, tag = "2")]
+    pub object: ::core::option::Option<Object>,
+    /// The fields to set, by their names in host.toml. One that `object` lacks gets its default.
+    #[prost(string, repeated, tag = "3")]
+    pub fields: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// Removes an object.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Delete {
+    /// The object.
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<Key>,
+    /// Whether it may be gone already.
+    #[prost(bool, tag = "2")]
+    pub allow_missing: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConfirmRequest {}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConfirmReply {
+    /// The revision that is kept.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HistoryRequest {}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HistoryReply {
+    /// The last changes, at most 100.
+    #[prost(message, repeated, tag = "1")]
+    pub revisions: ::prost::alloc::vec::Vec<Revision>,
+    /// The revision before the first of these, to which Rollback can still lead.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+}
+/// A change that was made.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Revision {
+    /// Its number. Each change has the next one, also after a restart of the daemon.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// When it was made, seconds since 1970-01-01 UTC.
+    #[prost(uint64, tag = "2")]
+    pub time: u64,
+    /// The user who asked for it, if somebody did.
+    #[prost(uint32, optional, tag = "3")]
+    pub uid: ::core::option::Option<u32>,
+    /// What was asked for: apply, add, remove, transact, rollback, reload; unconfirmed: a change was undone.
+    #[prost(string, tag = "4")]
+    pub request: ::prost::alloc::string::String,
+    /// Changes, one for each object; the first 100.
+    #[prost(message, repeated, tag = "5")]
+    pub changes: ::prost::alloc::vec::Vec<Change>,
+    /// The number of changes.
+    #[prost(uint64, tag = "6")]
+    pub count: u64,
+    /// Until when it must be confirmed, seconds since 1970-01-01 UTC.
+    #[prost(uint64, optional, tag = "7")]
+    pub unconfirmed_until: ::core::option::Option<u64>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RollbackRequest {
+    /// The revision to return to. Absent: the one before the last change.
+    #[prost(uint64, optional, tag = "1")]
+    pub revision: ::core::option::Option<u64>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchRequest {
+    /// Tell of changes after this revision. Absent: after the present one.
+    #[prost(uint64, optional, tag = "1")]
+    pub revision: ::core::option::Option<u64>,
+}
+/// What changed up to a revision. A client that reads slowly gets several changes as one.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchReply {
+    /// The revision.
+    #[prost(uint64, tag = "1")]
+    pub revision: u64,
+    /// Objects that are different now.
+    #[prost(message, repeated, tag = "2")]
+    pub differences: ::prost::alloc::vec::Vec<Difference>,
+    /// The daemon no longer knows what changed after the revision of the request. List all objects anew.
+    #[prost(bool, tag = "3")]
+    pub resync: bool,
+}
+/// An object that changed.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Difference {
+    /// Its key.
+    #[prost(message, optional, tag = "1")]
+    pub key: ::core::option::Option<Key>,
+    /// The object as it is now; absent: it is gone.
+    #[prost(message, optional, tag = "2")]
+    pub object: ::core::option::Option<OwnedObject>,
+}
 /// What a request changed, or would change.
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -560,6 +753,9 @@ pub struct Changes {
     /// Warnings about the new configuration, for example guests whose packets are not checked.
     #[prost(message, repeated, tag = "2")]
     pub warnings: ::prost::alloc::vec::Vec<Warning>,
+    /// The revision of the host now.
+    #[prost(uint64, tag = "3")]
+    pub revision: u64,
 }
 /// A warning about an object.
 #[allow(clippy::all)]
@@ -624,6 +820,9 @@ pub struct ExportReply {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ObjectsReply {
+    /// The revision at which they are so.
+    #[prost(uint64, tag = "2")]
+    pub revision: u64,
     /// The objects.
     #[prost(message, repeated, tag = "1")]
     pub objects: ::prost::alloc::vec::Vec<OwnedObject>,
@@ -2668,6 +2867,117 @@ pub mod viaduct_client {
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Remove"));
             self.inner.unary(req, path, codec).await
         }
+        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest whose rate, MTU, MAC,
+        /// addresses or tables change keeps its port.
+        pub async fn transact(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TransactRequest>,
+        ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/Transact",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Transact"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Keeps what a request with `confirm_seconds` changed.
+        pub async fn confirm(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ConfirmRequest>,
+        ) -> std::result::Result<tonic::Response<super::ConfirmReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/Confirm",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Confirm"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists the last changes since the daemon's start, the oldest first.
+        pub async fn history(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HistoryRequest>,
+        ) -> std::result::Result<tonic::Response<super::HistoryReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/History",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "History"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Puts objects in force as they were at an earlier revision. All or nothing.
+        pub async fn rollback(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RollbackRequest>,
+        ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/Rollback",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Rollback"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells of changes of objects as they are made, until the client hangs up.
+        pub async fn watch(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/viaduct.v1.Viaduct/Watch");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Watch"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Lists objects with their owners.
         pub async fn objects(
             &mut self,
@@ -3051,6 +3361,38 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
+        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest whose rate, MTU, MAC,
+        /// addresses or tables change keeps its port.
+        async fn transact(
+            &self,
+            request: tonic::Request<super::TransactRequest>,
+        ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
+        /// Keeps what a request with `confirm_seconds` changed.
+        async fn confirm(
+            &self,
+            request: tonic::Request<super::ConfirmRequest>,
+        ) -> std::result::Result<tonic::Response<super::ConfirmReply>, tonic::Status>;
+        /// Lists the last changes since the daemon's start, the oldest first.
+        async fn history(
+            &self,
+            request: tonic::Request<super::HistoryRequest>,
+        ) -> std::result::Result<tonic::Response<super::HistoryReply>, tonic::Status>;
+        /// Puts objects in force as they were at an earlier revision. All or nothing.
+        async fn rollback(
+            &self,
+            request: tonic::Request<super::RollbackRequest>,
+        ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
+        /// Server streaming response type for the Watch method.
+        type WatchStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Tells of changes of objects as they are made, until the client hangs up.
+        async fn watch(
+            &self,
+            request: tonic::Request<super::WatchRequest>,
+        ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
         /// Lists objects with their owners.
         async fn objects(
             &self,
@@ -3363,6 +3705,224 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Transact" => {
+                    #[allow(non_camel_case_types)]
+                    struct TransactSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::TransactRequest>
+                    for TransactSvc<T> {
+                        type Response = super::Changes;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TransactRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::transact(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TransactSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Confirm" => {
+                    #[allow(non_camel_case_types)]
+                    struct ConfirmSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::ConfirmRequest>
+                    for ConfirmSvc<T> {
+                        type Response = super::ConfirmReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ConfirmRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::confirm(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ConfirmSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/History" => {
+                    #[allow(non_camel_case_types)]
+                    struct HistorySvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::HistoryRequest>
+                    for HistorySvc<T> {
+                        type Response = super::HistoryReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HistoryRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::history(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HistorySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Rollback" => {
+                    #[allow(non_camel_case_types)]
+                    struct RollbackSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::RollbackRequest>
+                    for RollbackSvc<T> {
+                        type Response = super::Changes;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RollbackRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::rollback(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RollbackSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Watch" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::WatchRequest>
+                    for WatchSvc<T> {
+                        type Response = super::WatchReply;
+                        type ResponseStream = T::WatchStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::watch(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -29,6 +29,7 @@ impl Core {
     /// # Errors
     /// The process is out of descriptors.
     pub fn hand_over(&self) -> Result<Vec<SharedPort>, Error> {
+        self.undo_unconfirmed(&mut self.lock(), true);
         self.is_leaving.store(true, Ordering::SeqCst);
         // Taking the lock waits for a change that had begun.
         let state = self.lock();

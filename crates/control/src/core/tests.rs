@@ -4,6 +4,7 @@ pub(crate) mod fake;
 mod left;
 mod plugged;
 mod routes;
+mod transact;
 
 use super::*;
 use fake::{FakeExecutor, FakePorts, Log};
@@ -76,9 +77,30 @@ fn route() -> Vec<Object> {
     config::parse_objects(ROUTE).unwrap()
 }
 
+const TESTER: fn() -> Author = || Author::daemon("test");
+
+impl Core {
+    fn take_file(&self, text: &str, dry_run: bool) -> Result<Done, Error> {
+        self.apply(TESTER(), text, dry_run, None)
+    }
+
+    fn operate(&self, operations: Vec<Operation>) -> Result<Done, Error> {
+        self.transact(TESTER(), Transaction { operations, ..Transaction::default() })
+    }
+
+    fn add(&self, objects: Vec<Object>) -> Result<Done, Error> {
+        self.operate(objects.into_iter().map(Operation::Create).collect())
+    }
+
+    fn remove(&self, keys: &[Key]) -> Result<Done, Error> {
+        let delete = |key: &Key| Operation::Delete { key: key.clone(), allow_missing: false };
+        self.operate(keys.iter().map(delete).collect())
+    }
+}
+
 impl Bench {
     fn apply(&self, text: &str, dry_run: bool) -> Vec<ObjectChange> {
-        self.core.apply(text, dry_run).unwrap_or_else(|e| panic!("{e}")).changes
+        self.core.take_file(text, dry_run).unwrap_or_else(|e| panic!("{e}")).changes
     }
 
     /// Overwrites the file with which the daemon was started.
@@ -129,7 +151,7 @@ fn changes_tell_which_keys() {
 #[test]
 fn another_mtu_does_not_close_a_port() {
     let bench = start(FILE);
-    bench.core.apply(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap();
+    bench.core.take_file(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap();
     assert_eq!(
         bench.log.take(),
         ["open vm1", "attach vm1", "update vm1", "configure vm1 1400 02:00:00:00:00:01"]
@@ -142,7 +164,7 @@ fn another_mtu_does_not_close_a_port() {
 fn what_an_open_port_cannot_have_is_refused_and_changes_nothing() {
     let bench = start(FILE);
     bench.log.refuse("t1");
-    let error = bench.core.apply(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap_err();
+    let error = bench.core.take_file(&FILE.replace("vrf = 1", "vrf = 1\nmtu = 1400"), false).unwrap_err();
     assert_eq!(error.to_string(), "interface \"vm1\" can't be opened: no such luck");
     assert_eq!(bench.log.take(), ["open vm1", "attach vm1"]);
 }
@@ -188,7 +210,7 @@ fn a_verbs_device_stays_open_while_its_guest_is_the_same() {
     let bench = start(&format!("{FILE}{VERBS}"));
     let after = |change: &dyn Fn(&str) -> String| {
         let before = bench.log.take().len();
-        bench.core.apply(&format!("{FILE}{}", change(VERBS)), false).unwrap();
+        bench.core.take_file(&format!("{FILE}{}", change(VERBS)), false).unwrap();
         bench.log.take()[before..].to_vec()
     };
     assert_eq!(after(&|text| text.replace("qps = 9", "qps = 8")), ["update vm3:rdma"]);
@@ -206,14 +228,14 @@ fn a_verbs_device_of_another_guest_waits_for_its_socket() {
     let bench = start(&format!("{FILE}{VERBS}"));
     let before = bench.log.take().len();
     let renamed = VERBS.replace("name = \"vm3\"", "name = \"vm9\"").replace("t3", "t9");
-    bench.core.apply(&format!("{FILE}{renamed}"), false).unwrap();
+    bench.core.take_file(&format!("{FILE}{renamed}"), false).unwrap();
     let expected =
         ["open vm9", "attach vm9", "detach vm3", "detach vm3:rdma", "open vm9:rdma", "attach vm9:rdma"];
     assert_eq!(bench.log.take()[before..], expected);
     // And the other way round: nothing closes for a change that fails.
     let before = bench.log.take().len();
     let refused = VERBS.replace("\"t3\"", "\"refused\"").replace("vm3", "vm5").replace("vm5.0", "vm3.0");
-    assert!(bench.core.apply(&format!("{FILE}{refused}"), false).is_err());
+    assert!(bench.core.take_file(&format!("{FILE}{refused}"), false).is_err());
     assert_eq!(bench.log.take()[before..], [""; 0]);
 }
 
@@ -225,7 +247,7 @@ fn a_port_that_cannot_be_opened_undoes_all() {
     // can't be opened.
     let changed = FILE.replace("t1", "t9").replace("mac", "queues = 2\nmac");
     let bad = format!("{changed}{}", VM2.replace("t2", "refused"));
-    let said = bench.core.apply(&bad, false).unwrap_err().to_string();
+    let said = bench.core.take_file(&bad, false).unwrap_err().to_string();
     assert!(said.contains("vm2") && said.contains("no such luck"), "{said}");
     assert_eq!(bench.log.take()[before..], ["open vm1"], "nothing was closed");
     assert_eq!(bench.keys().len(), 4);
@@ -236,15 +258,15 @@ fn a_port_that_cannot_be_opened_undoes_all() {
 fn a_port_in_the_place_of_another_is_opened_when_that_is_closed() {
     let bench = start(FILE);
     let before = bench.log.take().len();
-    let done = bench.core.apply(&FILE.replace("mac", "queues = 2\nmac"), true).unwrap();
+    let done = bench.core.take_file(&FILE.replace("mac", "queues = 2\nmac"), true).unwrap();
     let (object, note) = &done.notes[0];
     assert!(object == "guest \"vm1\"" && note.starts_with("recreates tap t1: "), "{done:?}");
-    let two = bench.core.apply(&FILE.replace("mac", "queues = 2\nmac"), false).unwrap();
+    let two = bench.core.take_file(&FILE.replace("mac", "queues = 2\nmac"), false).unwrap();
     assert_eq!(two.notes, done.notes);
     assert_eq!(bench.log.take()[before..], ["detach vm1", "open vm1", "attach vm1"]);
     let wire = |device| format!("{FILE}[[wire]]\nname = \"w\"\ndriver = \"tap\"\ndevice = \"{device}\"\n");
-    bench.core.apply(&wire("w1"), false).unwrap();
-    let done = bench.core.apply(&wire("w2"), false).unwrap();
+    bench.core.take_file(&wire("w1"), false).unwrap();
+    let done = bench.core.take_file(&wire("w2"), false).unwrap();
     assert!(done.notes[0].0 == "wire \"w\"" && done.notes[0].1.starts_with("recreates tap w2: "), "{done:?}");
     // Two ports swap their devices.
     let both = format!("{FILE}{VM2}");
@@ -258,7 +280,7 @@ fn a_port_in_the_place_of_another_is_opened_when_that_is_closed() {
 #[test]
 fn a_taps_mac_is_changed_in_place() {
     let bench = start(FILE);
-    let done = bench.core.apply(&FILE.replace("00:01", "00:07"), false).unwrap();
+    let done = bench.core.take_file(&FILE.replace("00:01", "00:07"), false).unwrap();
     assert_eq!((done.changes.len(), done.notes), (1, vec![]));
     let after = ["open vm1", "attach vm1", "update vm1", "configure vm1 1500 02:00:00:00:00:07"];
     assert_eq!(bench.log.take(), after);
@@ -278,9 +300,9 @@ fn a_port_that_cannot_be_opened_at_the_start_is_a_fault_and_is_tried_again() {
     assert!(slots().is_some());
     // The port with a fault prevents no changes of other objects, and a change of its own guest tries it.
     let route = format!("{file}{ROUTE}");
-    let done = bench.core.apply(&route, false).unwrap();
+    let done = bench.core.take_file(&route, false).unwrap();
     assert!(done.notes[0].1.contains("tried again: no such luck"), "{:?}", done.notes);
-    assert!(bench.core.apply(&route.replacen("mac", "queues = 2\nmac", 1), false).is_err());
+    assert!(bench.core.take_file(&route.replacen("mac", "queues = 2\nmac", 1), false).is_err());
     bench.core.retry(false).unwrap();
     assert!(fault().is_some(), "not due yet");
     log.refuse("nothing");
@@ -372,7 +394,7 @@ fn the_tables_follow_the_links_of_wires() {
     }
     assert_eq!(bench.executor.applied(), 3, "one for each change");
     bench.log.set_down(true);
-    bench.core.add(Owner::Api, config::parse_objects(VM2).unwrap()).unwrap();
+    bench.core.add(config::parse_objects(VM2).unwrap()).unwrap();
     assert!(is_down(&bench), "any change takes it along");
     let ports = FakePorts::new(Log::default());
     ports.log().refuse("e0");
@@ -400,7 +422,7 @@ fn a_guest_does_not_inherit_counters() {
 fn an_executor_that_refuses_undoes_all() {
     let bench = start(FILE);
     bench.executor.refuse(true);
-    let said = bench.core.apply(&format!("{FILE}{VM2}"), false).unwrap_err().to_string();
+    let said = bench.core.take_file(&format!("{FILE}{VM2}"), false).unwrap_err().to_string();
     assert!(said.contains("at most"), "{said}");
     bench.executor.refuse(false);
     assert_eq!(bench.keys().len(), 2);
@@ -411,11 +433,11 @@ fn an_executor_that_refuses_undoes_all() {
 #[test]
 fn apply_replaces_only_what_came_from_files() {
     let bench = start(FILE);
-    bench.core.add(Owner::Api, route()).unwrap();
+    bench.core.add(route()).unwrap();
     assert!(bench.has_route("10.9.1.1"));
-    bench.core.apply(FILE, false).unwrap();
+    bench.core.take_file(FILE, false).unwrap();
     assert!(bench.has_route("10.9.1.1"));
-    bench.core.remove(Owner::Api, &[route()[0].key()]).unwrap();
+    bench.core.remove(&[route()[0].key()]).unwrap();
     assert!(!bench.has_route("10.9.1.1"));
 }
 
@@ -423,17 +445,17 @@ fn apply_replaces_only_what_came_from_files() {
 fn owners_keep_what_is_theirs() {
     let bench = start(&format!("{FILE}{ROUTE}"));
     let key = route()[0].key();
-    let said = bench.core.remove(Owner::Api, std::slice::from_ref(&key)).unwrap_err().to_string();
+    let said = bench.core.remove(std::slice::from_ref(&key)).unwrap_err().to_string();
     assert!(said.contains("comes from the host's file"), "{said}");
-    bench.core.apply(FILE, false).unwrap();
-    bench.core.add(Owner::Api, route()).unwrap();
-    assert_eq!(bench.core.add(Owner::Api, route()).unwrap().changes, [], "the same again");
+    bench.core.take_file(FILE, false).unwrap();
+    bench.core.add(route()).unwrap();
+    assert_eq!(bench.core.add(route()).unwrap().changes, [], "the same again");
     assert_eq!(bench.apply(&format!("{FILE}{ROUTE}"), false), [], "the same, by a file");
     let differs = ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }");
-    let said = bench.core.apply(&format!("{FILE}{differs}"), false).unwrap_err().to_string();
+    let said = bench.core.take_file(&format!("{FILE}{differs}"), false).unwrap_err().to_string();
     assert!(said.contains("belongs to api"), "{said}");
     let other = config::parse_objects(&ROUTE.replace("\"drop\"", "{ guest = \"vm1\" }")).unwrap();
-    let said = bench.core.add(Owner::Api, other).unwrap_err().to_string();
+    let said = bench.core.add(other).unwrap_err().to_string();
     assert!(said.contains("is there already (owner api)") && said.contains("remove it first"), "{said}");
     let guest = config::parse_objects(&FILE.replace("[host]\nname = \"a\"\n", "")).unwrap();
     let guest = guest.into_iter().find_map(|object| match object {
@@ -443,9 +465,8 @@ fn owners_keep_what_is_theirs() {
         }
         _ => None,
     });
-    let said = bench.core.add(Owner::Api, guest.into_iter().collect()).unwrap_err().to_string();
+    let said = bench.core.add(guest.into_iter().collect()).unwrap_err().to_string();
     assert!(said.contains("(owner file)") && said.contains("change it in the host's file"), "{said}");
-    assert!(bench.core.remove(Owner::File, &[key]).unwrap_err().to_string().contains("belongs to api"));
 }
 
 #[test]
@@ -453,7 +474,7 @@ fn a_route_that_follows_from_another_object_says_from_which() {
     let bench = start(FILE);
     let remove = |name: &str| {
         let key = Key { kind: Kind::Route, network: Some("blue".into()), name: name.into() };
-        bench.core.remove(Owner::Api, &[key]).unwrap_err().to_string()
+        bench.core.remove(&[key]).unwrap_err().to_string()
     };
     assert!(remove("10.1.1.1/32").contains("is that of guest \"vm1\""));
     assert!(remove("10.1.1.254/32").contains("is that of network \"blue\""));
@@ -465,8 +486,8 @@ fn what_others_need_cannot_be_removed() {
     let bench = start("[host]\nname = \"a\"\n");
     let objects = config::parse_objects(&FILE.replace("[host]\nname = \"a\"", "")).unwrap();
     let network = objects[0].key();
-    bench.core.add(Owner::Api, objects).unwrap();
-    let said = bench.core.remove(Owner::Api, &[network]).unwrap_err().to_string();
+    bench.core.add(objects).unwrap();
+    let said = bench.core.remove(&[network]).unwrap_err().to_string();
     assert!(said.contains("guest \"vm1\"") && said.contains("there is no network \"blue\""), "{said}");
 }
 
@@ -475,14 +496,14 @@ fn mistakes_in_a_file_have_their_lines() {
     let bench = start(FILE);
     let bad = format!("{FILE}{}", ROUTE.replace("blue", "bleu"));
     let line = bad.lines().position(|l| l.contains("bleu")).unwrap() + 1;
-    let said = bench.core.apply(&bad, false).unwrap_err().to_string();
+    let said = bench.core.take_file(&bad, false).unwrap_err().to_string();
     assert!(said.contains(&format!("line {line}: ")) && said.contains("did you mean \"blue\""), "{said}");
 }
 
 #[test]
 fn a_start_takes_a_file_that_is_another() {
     let bench = start(FILE);
-    bench.core.add(Owner::Api, route()).unwrap();
+    bench.core.add(route()).unwrap();
     let both = format!("{FILE}{VM2}");
     let bench = bench.restart(&format!("# a comment\n{both}"));
     assert!(bench.has_route("10.9.1.1"), "what the API added stays");
@@ -521,7 +542,7 @@ fn what_of_the_host_takes_another_daemon_is_told_at_once() {
         differs.ends_with("in: [host]; replace the daemon (`viaductd --replace`) or restart it"),
         "{differs}"
     );
-    let said = bench.core.apply(&new, true).unwrap_err().to_string();
+    let said = bench.core.take_file(&new, true).unwrap_err().to_string();
     assert!(said.contains("[host] workers, metrics can't change while the daemon runs: "), "{said}");
     assert!(said.ends_with("and replace the daemon (`viaductd --replace`) or restart it"), "{said}");
 }
@@ -529,7 +550,7 @@ fn what_of_the_host_takes_another_daemon_is_told_at_once() {
 #[test]
 fn a_file_that_does_not_fit_what_the_api_added_is_not_taken() {
     let bench = start(FILE);
-    bench.core.add(Owner::Api, route()).unwrap();
+    bench.core.add(route()).unwrap();
     let bench = bench.restart("[host]\nname = \"a\"\n");
     assert!(bench.has_route("10.9.1.1"));
     assert_eq!(bench.keys().len(), 3);
@@ -540,7 +561,7 @@ fn a_file_that_does_not_fit_what_the_api_added_is_not_taken() {
 #[test]
 fn what_fits_no_more_stays_in_the_store() {
     let bench = start(FILE);
-    bench.core.add(Owner::Api, route()).unwrap();
+    bench.core.add(route()).unwrap();
     let Bench { core, dir, .. } = bench;
     drop(core);
     // As if the record of the network had been damaged.
@@ -578,10 +599,10 @@ fn a_reload_takes_the_file_or_leaves_all_as_it_is() {
 fn another_hosts_file_is_refused() {
     let bench = start(FILE);
     let said =
-        bench.core.apply(&FILE.replace("name = \"a\"", "name = \"b\""), false).unwrap_err().to_string();
+        bench.core.take_file(&FILE.replace("name = \"a\"", "name = \"b\""), false).unwrap_err().to_string();
     assert!(said.contains("host \"b\""), "{said}");
     let pinned = FILE.replace("name = \"a\"", "name = \"a\"\nworkers = [3]");
-    assert!(bench.core.apply(&pinned, false).unwrap_err().to_string().contains("restart"));
+    assert!(bench.core.take_file(&pinned, false).unwrap_err().to_string().contains("restart"));
 }
 
 #[test]

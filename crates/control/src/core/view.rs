@@ -20,6 +20,7 @@ pub(crate) struct View {
     pub(crate) ids: Ids,
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) started: Instant,
+    pub(crate) revision: u64,
     /// Whether there are guests on standby, and those of them that are away.
     pub(crate) standby: bool,
     pub(crate) away: BTreeSet<String>,
@@ -64,6 +65,7 @@ impl View {
             ids: state.ids.clone(),
             executor,
             started,
+            revision: state.revision,
             standby: state.standby,
             away: state.away.clone(),
             ports,

@@ -145,7 +145,7 @@ async fn readers_see_and_change_nothing() {
         let all = v1::ObjectsRequest { kind: Kind::Unspecified.into(), network: None, users: false };
         let before = client.objects(all.clone()).await.unwrap().into_inner().objects;
         assert!(!before.is_empty());
-        let apply = |dry_run| v1::ApplyRequest { toml: HOST.to_owned(), dry_run };
+        let apply = |dry_run| v1::ApplyRequest { toml: HOST.to_owned(), dry_run, ..Default::default() };
         let route =
             v1::Route { network: "blue".into(), prefix: "10.9.0.0/16".into(), ..v1::Route::default() };
         let object = v1::Object { object: Some(v1::object::Object::Route(route)) };
@@ -203,10 +203,14 @@ async fn a_file_of_nonsense_is_refused_with_reasons() {
     with_server(|dir| async move {
         let mut client = client(dir.path()).await;
         let toml = file().replace("vrf = 1", "vfr = 1");
-        let refused = client.apply(v1::ApplyRequest { toml, dry_run: false }).await.unwrap_err();
+        let refused =
+            client.apply(v1::ApplyRequest { toml, dry_run: false, ..Default::default() }).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         assert!(refused.message().contains("did you mean `vrf`?"), "{refused}");
-        let same = client.apply(v1::ApplyRequest { toml: file(), dry_run: true }).await.unwrap();
+        let same = client
+            .apply(v1::ApplyRequest { toml: file(), dry_run: true, ..Default::default() })
+            .await
+            .unwrap();
         assert_eq!(same.into_inner().changes, []);
     })
     .await;
@@ -218,7 +222,8 @@ async fn a_thousand_mistakes_still_make_an_answer() {
         let mut client = client(dir.path()).await;
         let route = "[[route]]\nnetwork = \"nowhere\"\nprefix = \"10.9.0.0/16\"\nto = \"drop\"\n";
         let toml = file() + &route.repeat(1000);
-        let refused = client.apply(v1::ApplyRequest { toml, dry_run: false }).await.unwrap_err();
+        let refused =
+            client.apply(v1::ApplyRequest { toml, dry_run: false, ..Default::default() }).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         assert!(refused.message().contains("nowhere") && refused.message().contains(" more; "), "{refused}");
     })
@@ -419,7 +424,8 @@ async fn guests_whose_packets_are_not_checked_are_named() {
         let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
         assert_eq!(status.warnings, []);
         let unchecked = "[[guest]]\nname = \"c1\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"c1\"\n";
-        let request = v1::ApplyRequest { toml: format!("{}{unchecked}", file()), dry_run: false };
+        let request =
+            v1::ApplyRequest { toml: format!("{}{unchecked}", file()), dry_run: false, ..Default::default() };
         let applied = client.apply(request).await.unwrap().into_inner();
         let [warning] = &applied.warnings[..] else { panic!("one: {:?}", applied.warnings) };
         assert_eq!(warning.object, "guest \"c1\"");
@@ -440,11 +446,11 @@ async fn workers_that_do_not_follow_are_named() {
         let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
         let [warning] = &status.warnings[..] else { panic!("one: {:?}", status.warnings) };
         assert_eq!(warning.object, "worker 1");
-        let request = v1::ApplyRequest { toml: HOST.to_owned(), dry_run: false };
+        let request = v1::ApplyRequest { toml: HOST.to_owned(), dry_run: false, ..Default::default() };
         let applied = client.apply(request).await.unwrap().into_inner();
         assert_eq!(applied.changes.len(), 1, "the rule goes");
         assert_eq!(applied.warnings, status.warnings);
-        let request = v1::ApplyRequest { toml: file(), dry_run: true };
+        let request = v1::ApplyRequest { toml: file(), dry_run: true, ..Default::default() };
         assert_eq!(client.apply(request).await.unwrap().into_inner().warnings, []);
     })
     .await;

@@ -8,6 +8,12 @@ use serde::de::DeserializeOwned;
 
 /// Parses an object that came by the API, and checks it by itself.
 pub(crate) fn object(message: &v1::Object) -> Result<Object, String> {
+    let (kind, table) = fields_of(message)?;
+    config::object(kind, table).map_err(|problems| problems.to_string())
+}
+
+/// Returns the fields of an object that came by the API, unchecked.
+pub(crate) fn fields_of(message: &v1::Object) -> Result<(Kind, toml::Table), String> {
     let message = message.object.as_ref().ok_or("an object without content")?;
     let (kind, table) = match message {
         Message::Wire(m) => (Kind::Wire, table(m)),
@@ -23,7 +29,7 @@ pub(crate) fn object(message: &v1::Object) -> Result<Object, String> {
         Message::Mpls(m) => (Kind::Mpls, table(m)),
         Message::Vxlan(m) => (Kind::Vxlan, table(m)),
     };
-    config::object(kind, table?).map_err(|problems| problems.to_string())
+    Ok((kind, table?))
 }
 
 fn table<T: Serialize>(message: &T) -> Result<toml::Table, String> {
@@ -73,6 +79,24 @@ pub(crate) fn kind(kind: v1::Kind) -> Option<Kind> {
         v1::Kind::Vxlan => Kind::Vxlan,
     };
     Some(kind)
+}
+
+pub(crate) fn key_message(key: &Key) -> v1::Key {
+    let kind = match key.kind {
+        Kind::Wire => v1::Kind::Wire,
+        Kind::Network => v1::Kind::Network,
+        Kind::Guest => v1::Kind::Guest,
+        Kind::Nexthop => v1::Kind::Nexthop,
+        Kind::Route => v1::Kind::Route,
+        Kind::Mac => v1::Kind::Mac,
+        Kind::Flood => v1::Kind::Flood,
+        Kind::Nat => v1::Kind::Nat,
+        Kind::Rule => v1::Kind::Rule,
+        Kind::Default => v1::Kind::Default,
+        Kind::Mpls => v1::Kind::Mpls,
+        Kind::Vxlan => v1::Kind::Vxlan,
+    };
+    v1::Key { kind: kind.into(), network: key.network.clone(), name: key.name.clone() }
 }
 
 /// Parses a key, with its name in the form in which objects write it.

@@ -225,7 +225,11 @@ impl Target {
                 let dry_run = content.len() % 4 == 3;
                 let toml =
                     if from_bytes { String::from_utf8_lossy(first).into_owned() } else { file_of(first) };
-                let done = run.block_on(self.service.apply(Request::new(v1::ApplyRequest { toml, dry_run })));
+                let done = run.block_on(self.service.apply(Request::new(v1::ApplyRequest {
+                    toml,
+                    dry_run,
+                    ..Default::default()
+                })));
                 done.is_ok() && !dry_run
             }
         }

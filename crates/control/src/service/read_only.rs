@@ -31,6 +31,28 @@ impl Viaduct for ReadOnly {
         refused("remove")
     }
 
+    async fn transact(&self, _: Request<v1::TransactRequest>) -> Reply<v1::Changes> {
+        refused("transact")
+    }
+
+    async fn confirm(&self, _: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {
+        refused("confirm")
+    }
+
+    async fn history(&self, request: Request<v1::HistoryRequest>) -> Reply<v1::HistoryReply> {
+        self.0.history(request).await
+    }
+
+    async fn rollback(&self, _: Request<v1::RollbackRequest>) -> Reply<v1::Changes> {
+        refused("rollback")
+    }
+
+    type WatchStream = <Service as Viaduct>::WatchStream;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        self.0.watch(request).await
+    }
+
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
         self.0.objects(request).await
     }

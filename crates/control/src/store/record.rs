@@ -27,6 +27,9 @@ pub(super) struct Record {
     /// The digest of the daemon's file, if its objects were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) taken: Option<String>,
+    /// The number of the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) revision: Option<u64>,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub(super) unknown: BTreeMap<String, serde_json::Value>,

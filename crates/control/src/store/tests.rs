@@ -19,7 +19,7 @@ fn objects(prefixes: &[&str]) -> Objects {
 impl Store {
     fn try_save(&self, new: &Objects, durability: Durability) -> Result<(), StoreError> {
         let old = self.lock().objects.clone();
-        self.write(&old.changes_to(new), new, None, durability)
+        self.write(&old.changes_to(new), new, (None, 1), durability)
     }
 
     fn save(&self, new: &Objects, durability: Durability) {
@@ -60,7 +60,7 @@ fn what_is_stored_comes_back_and_nothing_else() {
     let store = reopened(dir.path());
     assert_eq!((store.stored(), store.problems()), (contents(&two), Vec::new()));
     assert_eq!(store.load().unwrap().taken, None);
-    store.write(&[], &two, Some("digest"), Durability::Disk).unwrap();
+    store.write(&[], &two, (Some("digest"), 1), Durability::Disk).unwrap();
     drop(store);
     assert_eq!(reopened(dir.path()).load().unwrap().taken.as_deref(), Some("digest"));
 }
@@ -154,7 +154,7 @@ fn a_damaged_file_of_which_there_is_no_copy_is_left_as_it_is() {
     let store = reopened(dir.path());
     let said = store.try_save(&one, Durability::Disk).unwrap_err().to_string();
     assert!(said.contains("no copy can be made") && said.contains("restart"), "{said}");
-    store.write(&[], &one, Some("digest"), Durability::DiskOrLater).unwrap();
+    store.write(&[], &one, (Some("digest"), 1), Durability::DiskOrLater).unwrap();
     store.heal();
     let problems = store.problems().join("\n");
     assert!(problems.contains("is lost") && !problems.contains("is beside it"), "{problems}");
@@ -319,7 +319,9 @@ fn a_disk_that_fails_anywhere_refuses_changes_until_it_works_again() {
 fn what_is_in_force_though_not_stored_is_stored_when_the_disk_works() {
     let disk = Arc::new(Mutex::new(Disk { failing: 0..7, ..Disk::default() }));
     let (store, one) = (store_on(&disk), objects(&["10.1.0.0/16"]));
-    store.write(&Objects::default().changes_to(&one), &one, Some("digest"), Durability::DiskOrLater).unwrap();
+    store
+        .write(&Objects::default().changes_to(&one), &one, (Some("digest"), 1), Durability::DiskOrLater)
+        .unwrap();
     assert_eq!(found_in(disk.lock().unwrap().now.clone()), [""; 0]);
     while !store.problems().is_empty() {
         store.heal();

@@ -28,9 +28,32 @@ pub enum Action<A: Args> {
     /// Add one
     #[command(alias = "create")]
     Add(Box<A>),
+    /// Change fields of one, in place: a guest keeps its port
+    #[command(aliases = ["change", "update"])]
+    Set(Fields),
     /// Remove objects that the API added: all of those named, or none
     #[command(visible_alias = "delete", aliases = ["rm", "remove"])]
     Del(Keys),
+}
+
+/// The fields to change.
+#[derive(Args)]
+#[command(after_help = crate::help::SET)]
+pub struct Fields {
+    #[arg(add = ArgValueCandidates::new(complete::keys))]
+    pub key: String,
+    /// A key of host.toml, and its new value
+    #[arg(value_name = "FIELD=VALUE", required_unless_present = "unset")]
+    pub fields: Vec<String>,
+    /// Give this field its default; may be repeated
+    #[arg(long, value_name = "FIELD")]
+    pub unset: Vec<String>,
+    /// Also change an object of the host's file, which is then the API's
+    #[arg(long)]
+    pub take_over: bool,
+    /// Undo the change after so many seconds, unless `viaduct confirm` comes before
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    pub confirm: u32,
 }
 
 #[derive(Args)]

@@ -51,12 +51,27 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Applies a file, or with `dry_run` shows what would change.
-pub async fn apply(on: &mut Context, file: &Path, dry_run: bool) -> Result<(), Failure> {
+/// Applies a file, or with `dry_run` shows what would change. The change is undone if it is not confirmed after so
+/// many seconds; 0: it stays.
+pub async fn apply(
+    on: &mut Context,
+    file: &Path,
+    dry_run: bool,
+    confirm_seconds: u32,
+) -> Result<(), Failure> {
     let toml = read(file)?;
-    let request = v1::ApplyRequest { toml, dry_run };
+    let request = v1::ApplyRequest { toml, dry_run, confirm_seconds };
     let changes = on.client.apply(request).await.map_err(|status| refused(file, dry_run, status))?;
-    show(&changes.into_inner(), on.json, if dry_run { "would change" } else { "changed" })
+    show(&changes.into_inner(), on.json, &done(dry_run, confirm_seconds))
+}
+
+/// Says what became of objects.
+pub fn done(dry_run: bool, confirm_seconds: u32) -> String {
+    match (dry_run, confirm_seconds) {
+        (true, _) => "would change".to_owned(),
+        (false, 0) => "changed".to_owned(),
+        (false, seconds) => format!("changed; run `viaduct confirm` within {seconds} s to keep that"),
+    }
 }
 
 /// Explains why a file is not taken, or would not be.

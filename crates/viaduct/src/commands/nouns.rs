@@ -3,6 +3,7 @@
 mod add;
 mod configured;
 mod look;
+mod set;
 
 pub use configured::{default, flood, nat, nexthop};
 pub use look::neigh;
@@ -53,6 +54,11 @@ impl Noun<'_> {
                 let objects = objects.collect();
                 let changes = on.client.add(v1::AddRequest { objects }).await?.into_inner();
                 apply::show(&changes, on.json, "changed")
+            }
+            Some(Action::Set(fields)) => {
+                let request = set::request(self.key(fields.key.clone()), &fields)?;
+                let changes = on.client.transact(request).await?.into_inner();
+                apply::show(&changes, on.json, &apply::done(false, fields.confirm))
             }
             Some(Action::Del(keys)) => {
                 let keys = input::keys(keys)?.into_iter().map(|name| self.key(name)).collect();
@@ -161,7 +167,7 @@ async fn needed<A: Args>(
 ) -> Result<Option<String>, Failure> {
     match action {
         None | Some(Action::List) => Ok(network),
-        Some(Action::Show { .. } | Action::Add(_) | Action::Del(_)) => {
+        Some(Action::Show { .. } | Action::Add(_) | Action::Set(_) | Action::Del(_)) => {
             the_network(on, network).await.map(Some)
         }
     }
@@ -215,6 +221,7 @@ pub async fn vif(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Res
     let is_wire = |key: &str| vifs.iter().any(|vif| vif.name == key && vif.kind == "wire");
     let kind = match &action {
         Some(Action::Del(Keys { keys, .. })) if keys.iter().any(|key| is_wire(key)) => Kind::Wire,
+        Some(Action::Set(fields)) if is_wire(&fields.key) => Kind::Wire,
         _ => Kind::Guest,
     };
     let columns: &[Column] = &[
@@ -299,7 +306,7 @@ pub async fn network(on: &mut Context, action: Option<Action<NetworkArgs>>) -> R
 pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result<(), Failure> {
     match &action {
         Some(Action::Show { key }) if key.parse::<u32>().is_err() => return nexthop(on, action).await,
-        Some(Action::Add(_) | Action::Del(_)) => return nexthop(on, action).await,
+        Some(Action::Add(_) | Action::Set(_) | Action::Del(_)) => return nexthop(on, action).await,
         _ => {}
     }
     let columns: &[Column] = &[
@@ -417,13 +424,18 @@ pub async fn rule(
     let of = network.clone().unwrap_or_default();
     let guests = objects(on, Kind::Guest).await?;
     // A rule is named by its ID, which tells its network.
+    let is_there = |id: &str| match rows.iter().any(|row| cell(&row["id"]) == id) {
+        true => Ok(()),
+        false => Err(Failure::Refused(format!("there is no rule {id}; `viaduct rule` lists them"))),
+    };
     let action = match action {
+        Some(Action::Set(fields)) => {
+            is_there(&fields.key)?;
+            Some(Action::Set(fields))
+        }
         Some(Action::Del(keys)) => {
             let keys = input::keys(keys)?;
-            let is_there = |id: &&String| rows.iter().any(|row| cell(&row["id"]) == **id);
-            if let Some(id) = keys.iter().find(|id| !is_there(id)) {
-                return Err(Failure::Refused(format!("there is no rule {id}; `viaduct rule` lists them")));
-            }
+            keys.iter().try_for_each(|id| is_there(id))?;
             Some(Action::Del(Keys { keys, file: None }))
         }
         other => other,

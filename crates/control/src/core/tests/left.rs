@@ -33,14 +33,14 @@ fn windows_are_there_as_long_as_somebody_has_them() {
     assert_eq!(names(), ["trust-job7", "vm4"]);
     let before = bench.log.take().len();
     let larger = file.replace("window_mb = 64", "window_mb = 128");
-    let done = bench.core.apply(&larger, true).unwrap();
+    let done = bench.core.take_file(&larger, true).unwrap();
     let (object, note) = &done.notes[0];
     assert!(object == "guest \"vm4\"" && note.contains("has it once it is started again"), "{done:?}");
     assert_eq!(done.notes.len(), 1, "{done:?}");
-    bench.core.apply(&larger, false).unwrap();
+    bench.core.take_file(&larger, false).unwrap();
     let reopened = bench.log.take()[before..].to_vec();
     assert_eq!(reopened, ["detach vm4:rdma", "open vm4:rdma", "attach vm4:rdma", "update hpc2"]);
-    bench.core.apply(&file.replace("window_mb = 64\n", ""), false).unwrap();
+    bench.core.take_file(&file.replace("window_mb = 64\n", ""), false).unwrap();
     assert!(names().is_empty());
 }
 

@@ -114,9 +114,9 @@ proptest! {
             let objects: Vec<Object> = routes.into_iter().map(object).collect();
             let result = if remove {
                 let keys: Vec<_> = objects.iter().map(Object::key).collect();
-                bench.core.remove(Owner::Api, &keys)
+                bench.core.remove(&keys)
             } else {
-                bench.core.add(Owner::Api, objects)
+                bench.core.add(objects)
             };
             if result.is_err() {
                 prop_assert_eq!((bench.routing(), bench.keys()), (before, keys), "refused, and changed");

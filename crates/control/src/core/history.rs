@@ -1,0 +1,181 @@
+//! The last changes: who asked for them, and what they changed, so that they can be undone.
+
+use super::Error;
+use crate::clients::Peer;
+use crate::owner::{Changed, Difference, Objects};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Most changes that are remembered, and most objects that they may have changed together: beyond that the oldest are
+/// forgotten, but never the last one.
+const MOST: (usize, usize) = (100, 200_000);
+
+/// Who asks for a change, and for which.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Author {
+    pub(crate) peer: Peer,
+    pub(crate) request: &'static str,
+}
+
+impl Author {
+    /// Returns the daemon itself.
+    pub(crate) fn daemon(request: &'static str) -> Self {
+        Self { peer: Peer::default(), request }
+    }
+}
+
+/// A change that was made.
+#[derive(Debug)]
+pub(crate) struct Revision {
+    pub(crate) number: u64,
+    pub(crate) time: SystemTime,
+    pub(crate) by: Author,
+    pub(crate) differences: Vec<Difference>,
+}
+
+impl Revision {
+    pub(crate) fn changed(&self) -> impl Iterator<Item = Changed<'_>> {
+        self.differences.iter().map(Difference::changed)
+    }
+}
+
+/// The present revision, and the changes that led to it.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    number: u64,
+    last: VecDeque<Arc<Revision>>,
+    /// Objects in all of `last`.
+    objects: usize,
+}
+
+impl History {
+    /// Begins at the revision that the store had.
+    pub(super) fn from(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the earliest revision to which there is a way back.
+    pub(crate) fn first(&self) -> u64 {
+        self.number - self.last.len() as u64
+    }
+
+    pub(crate) fn last(&self) -> impl Iterator<Item = &Arc<Revision>> {
+        self.last.iter()
+    }
+
+    /// Returns what was changed after a revision; `None` if that is not known any more, or is still to come.
+    pub(crate) fn since(&self, number: u64) -> Option<Vec<Arc<Revision>>> {
+        let known = (self.first()..=self.number).contains(&number);
+        known.then(|| self.last.iter().filter(|revision| revision.number > number).cloned().collect())
+    }
+
+    /// Notes a change.
+    pub(super) fn note(&mut self, by: Author, differences: Vec<Difference>) {
+        self.number += 1;
+        self.objects += differences.len();
+        let (number, time) = (self.number, SystemTime::now());
+        self.last.push_back(Arc::new(Revision { number, time, by, differences }));
+        while self.last.len() > MOST.0 || (self.objects > MOST.1 && self.last.len() > 1) {
+            let Some(oldest) = self.last.pop_front() else { break };
+            self.objects -= oldest.differences.len();
+        }
+    }
+
+    /// Returns the objects as they were at a revision, or before the last change.
+    pub(super) fn back(&self, to: Option<u64>, now: &Objects) -> Result<Objects, Error> {
+        let to = to.unwrap_or(self.number.saturating_sub(1));
+        let since = self.since(to).ok_or_else(|| {
+            let (first, number) = (self.first(), self.number);
+            Error::NotFound(format!("there is no way back to revision {to}: known are {first} to {number}"))
+        })?;
+        let mut objects = now.clone();
+        since.iter().rev().for_each(|revision| undo(revision, &mut objects));
+        Ok(objects)
+    }
+
+    /// Returns the objects without one change, as far as they are still as it left them; `None` if it is forgotten.
+    pub(super) fn without(&self, number: u64, now: &Objects) -> Option<Objects> {
+        let revision = self.last.iter().find(|revision| revision.number == number)?;
+        let mut objects = now.clone();
+        undo(revision, &mut objects);
+        Some(objects)
+    }
+}
+
+/// Puts back what a change changed, except what somebody changed after it.
+fn undo(revision: &Revision, objects: &mut Objects) {
+    let as_left = |difference: &&Difference| {
+        objects.get(&difference.key).map(|owned| &owned.object)
+            == difference.new.as_ref().map(|owned| &owned.object)
+    };
+    let back: Vec<_> = revision.differences.iter().filter(as_left).cloned().collect();
+    for Difference { key, old, .. } in back {
+        match old {
+            Some(old) => objects.restore(old.seq, old.owner, old.object.clone()),
+            None => drop(objects.remove(&key)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+    use config::Object;
+
+    fn network(name: &str, vrf: u16) -> Object {
+        let text = format!("[[network]]\nname = \"{name}\"\nvrf = {vrf}\n");
+        config::parse_objects(&text).unwrap().remove(0)
+    }
+
+    fn changed(history: &mut History, objects: &mut Objects, change: impl FnOnce(&mut Objects)) {
+        let before = objects.clone();
+        change(objects);
+        history.note(Author::daemon("test"), before.differences_to(objects));
+    }
+
+    #[test]
+    fn every_revision_can_be_returned_to_and_one_change_be_left_out() {
+        let (mut history, mut objects) = (History::from(7), Objects::default());
+        let mut states = vec![objects.clone()];
+        for step in 0..4_u16 {
+            changed(&mut history, &mut objects, |objects| match step {
+                0 | 2 => objects.put(Owner::Api, network("blue", step + 1)),
+                1 => objects.put(Owner::File, network("red", 9)),
+                _ => drop(objects.remove(&network("red", 9).key())),
+            });
+            states.push(objects.clone());
+        }
+        assert_eq!((history.first(), history.number()), (7, 11));
+        for (number, state) in (7..).zip(&states) {
+            assert!(
+                history.back(Some(number), &objects).unwrap().differences_to(state).is_empty(),
+                "{number}"
+            );
+        }
+        assert!(history.back(None, &objects).unwrap().differences_to(&states[3]).is_empty());
+        assert!(matches!(history.back(Some(6), &objects), Err(Error::NotFound(_))));
+        assert!(matches!(history.back(Some(12), &objects), Err(Error::NotFound(_))));
+        // The third change made blue what it is, so the first one has nothing to put back.
+        assert!(history.without(8, &objects).unwrap().differences_to(&objects).is_empty());
+        let without = history.without(11, &objects).unwrap();
+        assert!(without.differences_to(&states[3]).is_empty());
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let (mut history, mut objects) = (History::default(), Objects::default());
+        for vrf in 0..150 {
+            changed(&mut history, &mut objects, |objects| objects.put(Owner::Api, network("blue", vrf + 1)));
+        }
+        assert_eq!((history.first(), history.number(), history.last().count()), (50, 150, 100));
+        assert_eq!(history.since(140).unwrap().len(), 10);
+        assert!(history.since(49).is_none());
+    }
+}

@@ -1,0 +1,271 @@
+//! Changes of objects by clients: transactions, those that must be confirmed, and the way back.
+
+use super::history::{Author, History};
+use super::{Core, Done, Error, Next, State, missing};
+use crate::object_change::describe;
+use crate::owner::{Objects, Owned, Owner};
+use config::{Key, Kind, Object};
+use std::collections::VecDeque;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Requests whose answers are kept for those who repeat them, and the longest text that names one.
+const ANSWERS: usize = 256;
+const LONGEST_ID: usize = 64;
+/// The longest time that a change may wait for its confirmation.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// One step of a transaction.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Create(Object),
+    Put(Object),
+    /// Sets fields of an object to those of a table; a field that the table lacks gets its default.
+    Patch {
+        key: Key,
+        table: toml::Table,
+        fields: Vec<String>,
+    },
+    Delete {
+        key: Key,
+        allow_missing: bool,
+    },
+}
+
+/// A change that a client asks for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) expected: Option<u64>,
+    pub(crate) request_id: String,
+    pub(crate) take_over: bool,
+    pub(crate) dry_run: bool,
+    pub(crate) confirm: Option<Duration>,
+}
+
+/// A change that is undone unless it is confirmed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unconfirmed {
+    /// The revision that it made.
+    pub(crate) revision: u64,
+    pub(crate) until: Instant,
+}
+
+/// The last requests that had an identifier, by user.
+#[derive(Debug, Default)]
+pub(super) struct Answers(VecDeque<(Option<u32>, String, Done)>);
+
+impl Answers {
+    fn get(&self, by: Author, id: &str) -> Option<Done> {
+        let same = |(uid, known, _): &&(Option<u32>, String, Done)| *uid == by.peer.uid && known == id;
+        self.0.iter().find(same).map(|(_, _, done)| done.clone())
+    }
+
+    fn keep(&mut self, by: Author, id: String, done: &Done) {
+        if self.0.len() == ANSWERS {
+            self.0.pop_front();
+        }
+        self.0.push_back((by.peer.uid, id, done.clone()));
+    }
+}
+
+impl Core {
+    /// Changes objects, as the API's.
+    ///
+    /// # Errors
+    /// As for any change; [`Error::Revision`].
+    pub(crate) fn transact(&self, by: Author, asked: Transaction) -> Result<Done, Error> {
+        let mut state = self.lock_to_change()?;
+        let id = asked.request_id;
+        if id.len() > LONGEST_ID {
+            return Err(Error::Conflict(format!("a request's id has {LONGEST_ID} bytes at most")));
+        }
+        if let Some(done) = Some(&id).filter(|id| !id.is_empty()).and_then(|id| state.answers.get(by, id)) {
+            return Ok(done);
+        }
+        let present = self.history().number();
+        if let Some(expected) = asked.expected.filter(|expected| *expected != present) {
+            return Err(Error::Revision { expected, present });
+        }
+        let mut next = state.objects.clone();
+        for operation in asked.operations {
+            operate(&mut next, operation, asked.take_over, &state)?;
+        }
+        if asked.dry_run {
+            return self.tried(&state, next);
+        }
+        let waits = self.may_wait(&state, asked.confirm)?;
+        let done = self.change(&mut state, next, by)?;
+        self.wait(&mut state, waits, present);
+        if !id.is_empty() {
+            state.answers.keep(by, id, &done);
+        }
+        Ok(done)
+    }
+
+    /// Checks a change and says what it would do.
+    fn tried(&self, state: &State, next: Objects) -> Result<Done, Error> {
+        let next = Next::checked(state.host.clone(), next, &[])?;
+        let changes = describe(&state.objects.changes_to(&next.objects));
+        Ok(Done { changes, notes: self.remade(state, &next) })
+    }
+
+    /// Returns for how long a change waits to be confirmed.
+    ///
+    /// # Errors
+    /// Another change waits.
+    pub(super) fn may_wait(&self, state: &State, wait: Option<Duration>) -> Result<Option<Duration>, Error> {
+        match (wait, state.unconfirmed) {
+            (Some(_), Some(other)) => Err(Error::Conflict(format!(
+                "revision {} waits to be confirmed: run `viaduct confirm`, or `viaduct rollback`",
+                other.revision
+            ))),
+            (wait, _) => Ok(wait.map(|wait| wait.min(LONGEST_WAIT))),
+        }
+    }
+
+    /// Has the change that followed a revision wait to be confirmed.
+    pub(super) fn wait(&self, state: &mut State, wait: Option<Duration>, before: u64) {
+        let revision = self.history().number();
+        if let Some(wait) = wait.filter(|_| revision > before) {
+            state.unconfirmed = Some(Unconfirmed { revision, until: Instant::now() + wait });
+        }
+    }
+
+    /// Keeps the change that waits to be confirmed, and returns its revision.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn confirm(&self) -> Result<u64, Error> {
+        let mut state = self.lock_to_change()?;
+        let kept = state.unconfirmed.take();
+        kept.map(|kept| kept.revision).ok_or_else(|| {
+            Error::Conflict("no change waits to be confirmed: it was undone, or confirmed before".to_owned())
+        })
+    }
+
+    /// Returns the change that waits to be confirmed.
+    pub(crate) fn unconfirmed(&self) -> Option<Unconfirmed> {
+        self.lock().unconfirmed
+    }
+
+    /// Returns to an earlier revision, or to the one before the last change.
+    ///
+    /// # Errors
+    /// As for any change.
+    pub(crate) fn rollback(&self, by: Author, to: Option<u64>) -> Result<Done, Error> {
+        let mut state = self.lock_to_change()?;
+        let back = self.history().back(to, &state.objects)?;
+        let done = self.change(&mut state, back, by)?;
+        let unconfirmed = state.unconfirmed;
+        let gone = |unconfirmed: &super::transact::Unconfirmed| to.is_none_or(|to| to < unconfirmed.revision);
+        if unconfirmed.as_ref().is_some_and(gone) {
+            state.unconfirmed = None;
+        }
+        Ok(done)
+    }
+
+    /// Undoes a change that nobody confirmed in time, or whose daemon ends. What others changed meanwhile stays, unless
+    /// it depends on that change.
+    pub(super) fn undo_unconfirmed(&self, state: &mut State, ends: bool) {
+        let Some(late) = state.unconfirmed.filter(|it| ends || it.until <= Instant::now()) else { return };
+        state.unconfirmed = None;
+        let by = Author::daemon("unconfirmed");
+        let without = self.history().without(late.revision, &state.objects);
+        let undone = without.map(|without| self.change(state, without, by));
+        let undone = match undone {
+            Some(Ok(done)) => Ok(done),
+            // Later changes may need it.
+            _ => {
+                let before = self.history().back(Some(late.revision - 1), &state.objects);
+                before.and_then(|before| self.change(state, before, by))
+            }
+        };
+        match undone {
+            Ok(done) => {
+                tracing::warn!(revision = late.revision, "nobody confirmed this change, so it is undone");
+                done.changes
+                    .iter()
+                    .for_each(|change| tracing::info!("undo: {} {}", change.what, change.object));
+            }
+            Err(e) => {
+                tracing::error!(revision = late.revision, "nobody confirmed this change; it stays: {e}")
+            }
+        }
+    }
+
+    /// Returns the last changes, for reading.
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Carries out one step on `next`.
+fn operate(next: &mut Objects, operation: Operation, take_over: bool, state: &State) -> Result<(), Error> {
+    let api_s = |old: &Owned| take_over || old.owner == Owner::Api;
+    match operation {
+        Operation::Create(object) => match next.get(&object.key()) {
+            Some(old) if old.object == object => {}
+            Some(old) => return Err(differs(old, &object.key())),
+            None => next.put(Owner::Api, object),
+        },
+        Operation::Put(object) => match next.get(&object.key()) {
+            Some(old) if old.object == object && (old.owner == Owner::Api || !take_over) => {}
+            Some(old) if !api_s(old) => return Err(is_anothers(old, &object.key())),
+            _ => next.put(Owner::Api, object),
+        },
+        Operation::Patch { key, table, fields } => {
+            let old = next.get(&key).ok_or_else(|| missing(&key, state))?;
+            if !api_s(old) {
+                return Err(is_anothers(old, &key));
+            }
+            let (seq, object) = (old.seq, patched(old, &table, fields)?);
+            // The key of a rule is its text.
+            match object.key() {
+                same if same == key => {}
+                _ if key.kind == Kind::Rule => drop(next.remove(&key)),
+                other => {
+                    return Err(Error::Conflict(format!("{key} can't become {other}; remove and add it")));
+                }
+            }
+            next.restore(seq, Owner::Api, object);
+        }
+        Operation::Delete { key, allow_missing } => match next.get(&key) {
+            None if allow_missing => {}
+            None => return Err(missing(&key, state)),
+            Some(old) if !api_s(old) => return Err(is_anothers(old, &key)),
+            Some(_) => drop(next.remove(&key)),
+        },
+    }
+    Ok(())
+}
+
+/// Returns an object with these fields of a table.
+fn patched(old: &Owned, table: &toml::Table, fields: Vec<String>) -> Result<Object, Error> {
+    let key = old.object.key();
+    let mut all = toml::Table::try_from(&old.object).map_err(|e| Error::Conflict(format!("{key}: {e}")))?;
+    for field in fields {
+        match table.get(&field) {
+            Some(value) => drop(all.insert(field, value.clone())),
+            None => drop(all.remove(&field)),
+        }
+    }
+    Ok(config::object(key.kind, all)?)
+}
+
+fn differs(old: &Owned, key: &Key) -> Error {
+    let advice = match old.owner {
+        Owner::File => "change it in the host's file, and apply that",
+        Owner::Api => "remove it first, or change it (`set`)",
+    };
+    Error::Conflict(format!("{key} is there already (owner {}) and differs; {advice}", old.owner.name()))
+}
+
+/// Returns the error that the object belongs to another owner.
+fn is_anothers(old: &Owned, key: &Key) -> Error {
+    let how = match old.owner {
+        Owner::File => "comes from the host's file; change it there and run `viaduct apply FILE`".to_owned(),
+        other => format!("belongs to {}; change it there", other.name()),
+    };
+    Error::Conflict(format!("{key} {how}"))
+}

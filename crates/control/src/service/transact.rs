@@ -1,0 +1,141 @@
+//! Transactions, the last changes, and watching them.
+
+use super::{Author, Core, Operation, Transaction, View, change, convert, tables};
+use crate::clients::Peer;
+use crate::core::Revision;
+use crate::object_change::describe;
+use crate::owner::{Difference, Owned};
+use api::v1::{self, operation::Operation as Step};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::mpsc::channel;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+/// Most changes of a revision that are listed.
+const LISTED: usize = 100;
+/// Most objects in a message to those who watch: more of them are listed anew.
+const WATCHED: usize = 10_000;
+
+pub(super) fn seconds(seconds: u32) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<Transaction, String> {
+    let steps = request.operations.into_iter();
+    let operations: Result<_, String> = steps.map(|step| operation(view, step.operation)).collect();
+    Ok(Transaction {
+        operations: operations?,
+        expected: request.expected_revision,
+        request_id: request.request_id,
+        take_over: request.take_over,
+        dry_run: request.dry_run,
+        confirm: seconds(request.confirm_seconds),
+    })
+}
+
+fn operation(view: &View, step: Option<Step>) -> Result<Operation, String> {
+    let key = |key: Option<v1::Key>| {
+        let key = key.ok_or("an operation without key")?;
+        convert::key(&tables::rule_by_id(view, key))
+    };
+    match step.ok_or("an operation without content")? {
+        Step::Create(object) => convert::object(&object).map(Operation::Create),
+        Step::Put(object) => convert::object(&object).map(Operation::Put),
+        Step::Patch(v1::Patch { key: of, object, fields }) => {
+            let (kind, table) = convert::fields_of(&object.unwrap_or_default())?;
+            let key = key(of)?;
+            match kind == key.kind {
+                true => Ok(Operation::Patch { key, table, fields }),
+                false => Err(format!("{key} has no fields of a {kind}")),
+            }
+        }
+        Step::Delete(v1::Delete { key: of, allow_missing }) => {
+            key(of).map(|key| Operation::Delete { key, allow_missing })
+        }
+    }
+}
+
+/// Returns the last changes.
+pub(super) fn history(core: &Core) -> v1::HistoryReply {
+    let (first, last): (_, Vec<_>) = {
+        let history = core.history();
+        (history.first(), history.last().cloned().collect())
+    };
+    let unconfirmed = core.unconfirmed();
+    let revisions = last.iter().map(|revision| {
+        let until = unconfirmed.filter(|it| it.revision == revision.number).map(|it| it.until);
+        entry(revision, until)
+    });
+    v1::HistoryReply { revisions: revisions.collect(), first }
+}
+
+fn entry(revision: &Revision, until: Option<Instant>) -> v1::Revision {
+    let Author { peer: Peer { uid, .. }, request } = revision.by;
+    let listed: Vec<_> = revision.changed().take(LISTED).collect();
+    v1::Revision {
+        revision: revision.number,
+        time: since_1970(revision.time),
+        uid,
+        request: request.to_owned(),
+        changes: describe(&listed).into_iter().map(change).collect(),
+        count: revision.differences.len() as u64,
+        unconfirmed_until: until
+            .map(|until| since_1970(SystemTime::now() + until.saturating_duration_since(Instant::now()))),
+    }
+}
+
+fn since_1970(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Tells of changes after a revision. Between two messages nothing is kept for the client: it gets what changed until it
+/// reads on.
+pub(super) fn watch(core: Arc<Core>, since: Option<u64>) -> ReceiverStream<Result<v1::WatchReply, Status>> {
+    let (to, replies) = channel(1);
+    let mut news = core.revisions();
+    let mut known = since.unwrap_or_else(|| *news.borrow());
+    tokio::spawn(async move {
+        // Waits for room before it looks what changed.
+        while let Ok(room) = to.reserve().await {
+            if *news.borrow_and_update() != known {
+                let reply = reply(&core, known);
+                known = reply.revision;
+                room.send(Ok(reply));
+                continue;
+            }
+            drop(room);
+            tokio::select! {
+                changed = news.changed() => if changed.is_err() { return },
+                () = to.closed() => return,
+            }
+        }
+    });
+    ReceiverStream::new(replies)
+}
+
+fn reply(core: &Core, known: u64) -> v1::WatchReply {
+    let (revision, since) = {
+        let history = core.history();
+        (history.number(), history.since(known))
+    };
+    let count =
+        |all: &Vec<Arc<Revision>>| all.iter().map(|revision| revision.differences.len()).sum::<usize>();
+    let Some(since) = since.filter(|all| count(all) <= WATCHED) else {
+        return v1::WatchReply { revision, differences: Vec::new(), resync: true };
+    };
+    let mut last = BTreeMap::new();
+    for Difference { key, new, .. } in since.iter().flat_map(|revision| &revision.differences) {
+        last.insert(key.clone(), new.clone());
+    }
+    let differences = last.into_iter().map(|(key, owned)| v1::Difference {
+        key: Some(convert::key_message(&key)),
+        object: owned.map(|owned| {
+            let Owned { owner, object, .. } = &*owned;
+            let (owner, object) = (owner.name().to_owned(), Some(convert::message(object)));
+            v1::OwnedObject { owner, object, ..v1::OwnedObject::default() }
+        }),
+    });
+    v1::WatchReply { revision, differences: differences.collect(), resync: false }
+}

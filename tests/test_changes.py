@@ -1,0 +1,101 @@
+"""Changes in place, confirmed changes, the way back, and watching."""
+
+import json
+import sys
+
+import pytest
+
+from lab import eventually
+from lab.host import REPOSITORY
+from lab.shell import run
+from lab.topology import SEATS, one_host
+
+A1, A2 = SEATS["a1"], SEATS["a2"]
+
+
+@pytest.fixture
+def host(lab):
+    made, (a1, a2) = one_host(lab, "a1", "a2")
+    a1.expect_ping(A2.address)
+    made.a1, made.a2 = a1, a2
+    return made
+
+
+def revision(host):
+    return host.viaduct("log")[-1]["revision"]
+
+
+def test_a_guest_of_the_api_changes_in_its_container(host, lab):
+    host.call("guest", "add", "web", "--kind", "tap", "--device", "tweb", "--mac", "02:00:00:00:00:77", "--address", "10.1.1.77")
+    inside = lab.namespace("web")
+    host.namespace.ip("link set tweb netns", inside.name)
+    inside.ip("link set tweb address 02:00:00:00:00:77")
+    inside.ip("addr add 10.1.1.77/24 dev tweb")
+    inside.ip("link set tweb up")
+    host.a1.expect_ping("10.1.1.77")
+    host.call("guest", "set", "web", "addresses=10.1.1.78", "rate={ mbps = 100 }")
+    inside.ip("addr add 10.1.1.78/24 dev tweb")
+    host.a1.expect_ping("10.1.1.78")
+    inside.ip("addr del 10.1.1.77/24 dev tweb")
+    shown = host.viaduct("guest", "show", "web")
+    assert shown["addresses"] == ["10.1.1.78"] and shown["rate"]["mbps"] == 100 and shown["state"] == "up"
+    # What belongs to the file needs a word more.
+    refused = host.call("guest", "set", "a1", "rate={ mbps = 100 }", check=False)
+    assert refused.returncode == 1 and "host's file" in refused.stderr
+    host.call("guest", "set", "a1", "rate={ mbps = 100 }", "--take-over")
+    assert host.viaduct("guest", "show", "a1")["owner"] == "api"
+    host.a1.expect_ping(A2.address)
+    wrong = host.call("guest", "set", "web", "mtuu=1400", check=False)
+    assert wrong.returncode == 2 and 'did you mean "mtu"' in wrong.stderr
+
+
+def test_a_change_that_cuts_off_its_author_is_undone(host):
+    cut = host.config.copy()
+    cut.add("rule", network="blue", priority=1, action="drop")
+    said = host.call("apply", "--confirm", "5", host.write(cut)).stdout
+    assert "viaduct confirm" in said
+    host.a1.namespace.background(["ping", "-i", "0.2", A2.address], "ping")
+    eventually(lambda: host.drops().get("rule_drop"), "the rule's drops")
+    assert "unless confirmed" in host.call("log").stdout
+    eventually(lambda: host.viaduct("log")[-1]["request"] == "unconfirmed", "the change is undone")
+    host.a1.expect_ping(A2.address)
+    assert host.viaduct("rule") == []
+    host.call("apply", "--confirm", "1000", host.write(cut))
+    host.call("confirm")
+    assert len(host.viaduct("rule")) == 1
+    # What is not confirmed does not outlive the daemon that was to undo it.
+    host.call("rule", "set", str(host.viaduct("rule")[0]["id"]), "action=allow", "--take-over", "--confirm", "1000")
+    host.replace()
+    assert [rule["action"] for rule in host.viaduct("rule")] == ["drop"]
+
+
+def test_rollback_returns_to_any_revision(host):
+    start = revision(host)
+    host.call("rt", "add", "10.7.0.0/16", "--to", "drop")
+    host.call("network", "set", "blue", "mtu=1400", "--take-over")
+    assert [entry["request"] for entry in host.viaduct("log")[-2:]] == ["add", "transact"]
+    host.call("rollback")
+    assert host.viaduct("network", "show", "blue")["owner"] == "file"
+    host.call("rollback", str(start))
+    assert "10.7.0.0/16" not in [route["prefix"] for route in host.viaduct("rt")]
+    assert revision(host) == start + 4
+    unknown = host.call("rollback", str(start + 99), check=False)
+    assert unknown.returncode == 1 and f"to {start + 4}" in unknown.stderr
+
+
+def test_a_client_in_python_changes_and_watches(host, lab):
+    generated = lab.directory / "client"
+    generated.mkdir()
+    run(["protoc", "-I", REPOSITORY / "crates/api/proto", f"--python_out={generated}", f"--grpc_out={generated}",
+         "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", "viaduct.proto"])
+    watching = host.namespace.background(
+        ["env", f"PYTHONPATH={generated}", sys.executable, "-u", REPOSITORY / "examples/watch.py",
+         host.run_dir / "viaduct.sock"], "watch")
+    watching.wait_for("revision")
+    host.call("rt", "add", "10.7.0.0/16", "--to", "drop")
+    host.call("rt", "del", "10.7.0.0/16")
+    lines = lambda: [json.loads(line) for line in watching.text().splitlines() if line.startswith("{")]
+    eventually(lambda: len(lines()) >= 2, "both changes")
+    assert [line["what"] for line in lines()] == ["set", "gone"]
+    assert {line["name"] for line in lines()} == {"10.7.0.0/16"}
+    watching.stop()
