@@ -110,6 +110,7 @@ def test_af_xdp_wires_lose_nothing(lab):
     b1.expect_ping(A1.address, 20)
 
 
+@pytest.mark.since_this_build
 def test_a_simulated_card_is_refused_beforehand(lab):
     """Whichever of the two daemons has a card, the running one goes on."""
     host, (a1, _) = one_host(lab, "a1", "a2")
