@@ -135,7 +135,7 @@ struct Switching {
 }
 
 impl Switching {
-    /// For a change by a client of the API.
+    /// Describes a change by a client of the API.
     const fn by(by: Author) -> Self {
         let (durability, on_failure) = (Durability::Kernel, OnFailure::Refuse);
         Self { by, durability, on_failure, taken: None, carryover: None }

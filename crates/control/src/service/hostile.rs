@@ -195,7 +195,8 @@ impl Target {
         asked!(
             objects: v1::ObjectsRequest, table: v1::TableRequest, status: v1::StatusRequest, stats: v1::StatsRequest,
             drop_stats: v1::DropStatsRequest, rdma: v1::RdmaRequest, flows: v1::FlowsRequest,
-            flush_flows: v1::FlushFlowsRequest, explain: v1::ExplainRequest
+            flush_flows: v1::FlushFlowsRequest, explain: v1::ExplainRequest,
+            history: v1::HistoryRequest
         );
     }
 
@@ -203,7 +204,7 @@ impl Target {
     fn change(&self, number: u8, from_bytes: bool, content: &[Vec<u8>]) -> bool {
         let first = content.first().map_or(&[][..], Vec::as_slice);
         let run = &self.runtime;
-        match number % 3 {
+        match number % 5 {
             0 => {
                 let picked =
                     || content.iter().map(|c| object(*c.first().unwrap_or(&0), c.get(1..).unwrap_or(&[])));
@@ -221,6 +222,18 @@ impl Target {
                 };
                 run.block_on(self.service.remove(Request::new(request))).is_ok()
             }
+            2 => {
+                let request = match v1::TransactRequest::decode(first) {
+                    Ok(request) if from_bytes => request,
+                    _ => self.transaction(content),
+                };
+                let dry_run = request.dry_run;
+                run.block_on(self.service.transact(Request::new(request))).is_ok() && !dry_run
+            }
+            3 => {
+                let revision = content.first().map(|c| c.len() as u64 % 8);
+                run.block_on(self.service.rollback(Request::new(v1::RollbackRequest { revision }))).is_ok()
+            }
             _ => {
                 let dry_run = content.len() % 4 == 3;
                 let toml =
@@ -233,6 +246,30 @@ impl Target {
                 done.is_ok() && !dry_run
             }
         }
+    }
+
+    /// Makes steps of each kind, on existing objects and on others.
+    fn transaction(&self, content: &[Vec<u8>]) -> v1::TransactRequest {
+        use v1::operation::Operation as O;
+        let step = |c: &Vec<u8>| {
+            let (pick, rest) = (c.first().copied().unwrap_or_default(), c.get(1..).unwrap_or(&[]));
+            let object = object(pick / 4, rest);
+            let key = self.key_of(pick / 4);
+            let operation = match pick % 4 {
+                0 => O::Create(object),
+                1 => O::Put(object),
+                2 => {
+                    let fields = rest.iter().map(|line| LINES[usize::from(*line) % LINES.len()]);
+                    let fields =
+                        fields.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+                    O::Patch(v1::Patch { key, object: Some(object), fields })
+                }
+                _ => O::Delete(v1::Delete { key, allow_missing: pick % 8 == 3 }),
+            };
+            v1::Operation { operation: Some(operation) }
+        };
+        let operations = content.iter().map(step).collect();
+        v1::TransactRequest { operations, take_over: content.len() % 2 == 1, ..Default::default() }
     }
 
     /// Picks the key of an existing object.
