@@ -20,7 +20,7 @@ macro_rules! kinds {
     )*};
 }
 
-const COUNT: u16 = 33792;
+const COUNT: u16 = 54272;
 kinds! {
     REMOTE: 256, 256;
     NETWORK: 512, 512;
@@ -38,11 +38,14 @@ kinds! {
     VXLAN: 15360, 1024;
     OVS_FLOW: 16384, 16384;
     OVS_MISSES: 32768, 1024;
+    ROUTE_TO_SITE: 33792, 4096;
+    ROUTE_TO_HOST: 37888, 16384;
 }
 
-/// Number of prefix bits that select a route cell. Shorter prefixes share one cell per VRF.
-const ROUTE_BITS_V4: u8 = 16;
-const ROUTE_BITS_V6: u8 = 48;
+/// Ranges of cells for routes, the finest first, each with the number of prefix bits that select a cell, for both
+/// families. A prefix that is too short for all of them has the cell of its VRF.
+const ROUTES: [((u16, u16), u8, u8); 3] =
+    [(ROUTE_TO_HOST, 32, 128), (ROUTE_TO_SITE, 24, 64), (ROUTE, 16, 48)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell(u16);
@@ -144,24 +147,34 @@ impl Cell {
         Self::of(OVS_MISSES, port.0.into())
     }
 
-    /// Returns the cells on which a route look-up depends: that of the address's first bits, and that of
-    /// short prefixes.
-    pub fn routes(vrf: Vrf, addr: IpAddr) -> [Self; 2] {
-        let bits = match addr {
-            IpAddr::V4(a) => u64::from(a.to_bits()) >> (32 - ROUTE_BITS_V4),
-            IpAddr::V6(a) => (a.to_bits() >> (128 - ROUTE_BITS_V6)) as u64 | 1 << 63,
-        };
-        [Self::of(ROUTE, mix(bits, vrf.0.into())), Self::of(SHORT, vrf.0.into())]
+    /// Returns the cells on which a route look-up depends: one for each number of first bits of the address, and that
+    /// of short prefixes.
+    pub fn routes(vrf: Vrf, addr: IpAddr) -> [Self; ROUTES.len() + 1] {
+        std::array::from_fn(|at| match ROUTES.get(at) {
+            Some(&(range, v4, v6)) => Self::of(range, first_bits(vrf, addr, v4, v6)),
+            None => Self::of(SHORT, vrf.0.into()),
+        })
     }
 
     /// Returns the cell that a change of this route bumps.
     pub fn prefix(vrf: Vrf, prefix: &IpNet) -> Self {
-        let long = match prefix {
-            IpNet::V4(p) => p.prefix_len() >= ROUTE_BITS_V4,
-            IpNet::V6(p) => p.prefix_len() >= ROUTE_BITS_V6,
+        let is_long = |(_, v4, v6)| match prefix {
+            IpNet::V4(p) => p.prefix_len() >= v4,
+            IpNet::V6(p) => p.prefix_len() >= v6,
         };
-        let [route, short] = Self::routes(vrf, prefix.network());
-        if long { route } else { short }
+        let at = ROUTES.into_iter().position(is_long).unwrap_or(ROUTES.len());
+        Self::routes(vrf, prefix.network())[at]
+    }
+}
+
+/// Mixes a VRF and the first bits of an address: `v4` or `v6` of them.
+fn first_bits(vrf: Vrf, addr: IpAddr, v4: u8, v6: u8) -> u64 {
+    match addr {
+        IpAddr::V4(a) => mix(u64::from(a.to_bits()) >> (32 - v4) | 1 << 32, vrf.0.into()),
+        IpAddr::V6(a) => {
+            let bits = a.to_bits() >> (128 - v6);
+            mix(mix(vrf.0.into(), (bits >> 64) as u64), bits as u64)
+        }
     }
 }
 
@@ -214,7 +227,7 @@ impl Touched {
     }
 }
 
-/// The array of all cells: 264 KiB.
+/// The array of all cells: 424 KiB.
 pub(crate) struct Cells(Box<[AtomicU64]>);
 
 impl Cells {

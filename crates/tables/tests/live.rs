@@ -1,9 +1,10 @@
 //! Tables that change while they are read.
 
+use ipnet::IpNet;
 use model::{
     Change, FlowChange, FlowKey, Host, Learn, Lookup, Network, Nexthop, NexthopId, RuleQuery, VifId, Vrf,
 };
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use tables::{Account, FlowLimits, Shared};
@@ -160,4 +161,40 @@ fn a_decision_that_depends_on_too_much_is_not_to_be_memoised() {
     let query = RuleQuery { src: TO, dst: TO, protocol: 6, dst_port: None };
     view.rules(BLUE, &query);
     assert!(!view.deps().cacheable() && !shared.still_valid(&view.deps(), u64::MAX));
+}
+
+#[test]
+fn a_change_of_one_host_route_ends_only_what_went_there() {
+    let shared = shared();
+    let put = |prefix: String| {
+        let prefix = prefix.parse().expect("a prefix");
+        Change::PutRoute { vrf: BLUE, prefix, nexthop: NexthopId(0) }
+    };
+    let snapshot = shared.snapshot();
+    let deps = |addr: IpAddr| {
+        let view = snapshot.view(shared.flows(), 0);
+        view.route(BLUE, addr);
+        view.deps()
+    };
+    let v4 = |n: u32| IpAddr::from(Ipv4Addr::from_bits(0x0a01_0000 + n));
+    let v6 = |n: u32| IpAddr::from(Ipv6Addr::from_bits((0xfd00_u128 << 112) + u128::from(n)));
+    for (addr, bits) in [(v4 as fn(u32) -> IpAddr, 32), (v6, 128)] {
+        let others: Vec<_> = (1..=1000).map(|n| deps(addr(n))).collect();
+        let own = deps(addr(0));
+        shared.apply(&[put(format!("{}/{bits}", addr(0)))]).expect("valid");
+        assert!(!shared.still_valid(&own, snapshot.epoch()));
+        let valid = others.iter().filter(|deps| shared.still_valid(deps, snapshot.epoch())).count();
+        assert!(valid >= 999, "{valid} of 1000 hold");
+    }
+    // Each length ends what it covers.
+    for len in [0, 8, 15, 16, 17, 23, 24, 25, 31] {
+        let snapshot = shared.snapshot();
+        let view = snapshot.view(shared.flows(), 0);
+        view.route(BLUE, TO);
+        shared
+            .apply(&[put(format!("{}", IpNet::new(TO, len).expect("short enough").trunc()))])
+            .expect("valid");
+        let is_put = len == 24; // It was there.
+        assert_eq!(shared.still_valid(&view.deps(), snapshot.epoch()), is_put, "/{len}");
+    }
 }
