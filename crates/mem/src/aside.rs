@@ -12,7 +12,7 @@
 //! ports that are aside.
 
 use crate::cycles;
-use crate::signal::{prepare, signal};
+use crate::signal::{prepare, signal, wake};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{getpid, getpriority_process, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
@@ -288,7 +288,7 @@ pub fn serve_aside(part: Weak<dyn Aside>, account: &Account) -> io::Result<()> {
 /// Wakes the thread for an account, after a part began to wait.
 pub fn wake_aside(account: &Account) {
     if let Some(server) = account.counts.server().get() {
-        signal(server.wake.as_fd());
+        wake(server.wake.as_fd());
     }
 }
 

@@ -33,4 +33,4 @@ pub use port::{Accepts, Frozen, NoRoom, Opened, Port, PortStatus, Refusal, Room,
 pub use quota::{HostQuota, OverQuota, Quota};
 pub use regions::{MAX_REGIONS, Region, RegionError, RegionSpec, Regions, Resolver, Unmapped};
 pub use segment::{Segment, copy, gather, prefetch, prefetch_write, scatter};
-pub use signal::{prepare as prepare_to_signal, signal};
+pub use signal::{prepare as prepare_to_signal, signal, wake};

@@ -11,7 +11,8 @@ use std::cell::OnceCell;
 use std::ffi::c_ulong;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// Most reads in progress. Each completes before the next begins; the kernel makes room for some more.
 const EVENTS: c_ulong = 8;
@@ -54,12 +55,26 @@ const _: () =
 /// A thread's own context for asynchronous reads, so that threads share nothing.
 struct Context {
     id: c_ulong,
-    null: OwnedFd,
+    null: BorrowedFd<'static>,
+}
+
+/// The file that all contexts read.
+static NULL: OnceLock<OwnedFd> = OnceLock::new();
+
+fn null() -> io::Result<BorrowedFd<'static>> {
+    let file = match NULL.get() {
+        Some(file) => file,
+        None => {
+            let file = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            NULL.get_or_init(|| file)
+        }
+    };
+    Ok(file.as_fd())
 }
 
 impl Context {
     fn new() -> io::Result<Self> {
-        let null = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let null = null()?;
         let mut id: c_ulong = 0;
         // SAFETY: the kernel writes one number to `id`.
         let made = unsafe { libc::syscall(libc::SYS_io_setup, EVENTS, &raw mut id) };
@@ -138,12 +153,18 @@ pub fn signal(fd: BorrowedFd<'_>) -> bool {
     with_context(|context| context.signal(fd)).unwrap_or(false)
 }
 
+/// Adds one to an eventfd that only this process has, with O_NONBLOCK. Unlike [`signal`], it needs neither a
+/// descriptor nor memory, so that a process that has run out of them can still end its threads.
+pub fn wake(own: BorrowedFd<'_>) {
+    // A full counter has woken its reader already.
+    let _ = rustix::io::write(own, &1_u64.to_ne_bytes());
+}
+
 #[cfg(all(test, not(miri)))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use rustix::event::{EventfdFlags, eventfd};
-    use std::os::fd::AsFd;
 
     fn count(fd: &OwnedFd) -> u64 {
         let mut value = [0; 8];
@@ -190,5 +211,20 @@ mod tests {
             }
         });
         assert_eq!(count(&fd), 500);
+    }
+
+    #[test]
+    fn without_free_descriptors_own_eventfds_wake_and_more_threads_signal() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        prepare().unwrap();
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+        assert_eq!(rustix::io::dup(&fd).unwrap_err(), rustix::io::Errno::MFILE);
+        let signalled = std::thread::scope(|scope| scope.spawn(|| signal(fd.as_fd())).join()).unwrap();
+        wake(fd.as_fd());
+        setrlimit(Resource::Nofile, before).unwrap();
+        assert!(signalled);
+        assert_eq!(count(&fd), 2);
     }
 }

@@ -19,7 +19,6 @@ use crate::socket::{Listener, connect};
 use crate::{Role, messages};
 use budget::Budget;
 use hand_over::Adoption;
-use mem::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_oobinline, socket_peercred};
 use sockets::Sockets;
@@ -152,14 +151,14 @@ impl Control {
     /// Asks the thread to end.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        signal(self.wake.as_fd());
+        mem::wake(self.wake.as_fd());
         self.disconnect();
     }
 
     /// Sets the guest's link. vhost-user has no message for it; VMMs take the link down with the connection.
     pub(crate) fn set_link(&self, up: bool) {
         if self.is_down.swap(!up, Ordering::AcqRel) == up {
-            signal(self.wake.as_fd());
+            mem::wake(self.wake.as_fd());
             if !up {
                 self.disconnect();
             }

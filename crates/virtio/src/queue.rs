@@ -4,7 +4,7 @@ use crate::announcement::Announcement;
 use crate::features::Features;
 use crate::lease::{Lease, Taken};
 use crate::ring::{Fault, MAX_CHAIN, Memory, Ring, Virtqueue, dispatch};
-use mem::{Account, Bell, FaultWord, Quota, Segment, signal};
+use mem::{Account, Bell, FaultWord, Quota, Segment};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -120,7 +120,7 @@ impl Queue {
 
     /// Makes [`Queue::event_fd`] readable.
     pub(crate) fn wake(&self) {
-        signal(self.wake.as_fd());
+        mem::wake(self.wake.as_fd());
     }
 
     pub(crate) fn malformed(&self) -> u64 {

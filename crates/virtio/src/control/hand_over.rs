@@ -2,7 +2,7 @@
 
 use super::{Control, lock};
 use crate::backend::{Backend, Session};
-use mem::{Frozen, signal};
+use mem::Frozen;
 use rustix::io::{DupFlags, dup3};
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
@@ -155,7 +155,7 @@ impl Control {
 
     fn command(&self, command: Command) {
         *lock(&self.command) = Some(command);
-        signal(self.wake.as_fd());
+        mem::wake(self.wake.as_fd());
     }
 
     /// Takes the command that the thread was given since the last call.
@@ -163,7 +163,7 @@ impl Control {
         // The order matters: a command given after the first line wakes the thread again.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         if self.is_closing() {
-            signal(self.wake.as_fd());
+            mem::wake(self.wake.as_fd());
         }
         lock(&self.command).take()
     }

@@ -94,3 +94,25 @@ fn only_a_stale_socket_file_is_replaced() {
     assert!(matches!(open(&long), Err(Error::Socket(sockets::Error::Os { .. }))));
     assert!(matches!(open(&GuestPort { queues: 0, ..config }), Err(Error::Queues(0))));
 }
+
+#[test]
+fn a_port_closes_in_a_process_without_free_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let dir = Dir::new("full");
+    let config = dir.port(Role::Server, 1);
+    let port = open(&config).unwrap();
+    let name = format!("vhost-{}", config.name);
+    let runs = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap();
+        let names =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        names.into_iter().any(|thread| thread.trim() == name)
+    };
+    until(runs);
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+    // A new thread has nothing that it prepared before.
+    std::thread::scope(|scope| drop(scope.spawn(|| drop(port)).join()));
+    setrlimit(Resource::Nofile, before).unwrap();
+    until(|| !runs());
+}
