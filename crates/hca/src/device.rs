@@ -1,5 +1,7 @@
 //! Owns a guest's device: its socket, its thread and the list of its applications. May import all other folders.
 
+mod agents;
+
 use crate::base::budget::{Exhausted, Kind};
 use crate::base::clock::monotonic;
 use crate::base::refusal::{no_memory, refuse};
@@ -21,6 +23,7 @@ use crate::streams::tickets::Origin;
 use crate::window::Window;
 use crate::window::host_process::HostProcess;
 use crate::window::source::DeviceWindows;
+use agents::Agents;
 use ringport::{Downlink, Uplink};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -122,6 +125,7 @@ struct Shared {
     adapter: Arc<Adapter>,
     fabric: Arc<Fabric>,
     clients: Mutex<Clients>,
+    agents: Agents,
     /// Signalled when an application has ended.
     left: Condvar,
     /// Locked while a program ends those of an earlier boot, and while pages of ended programs are freed.
@@ -174,6 +178,7 @@ impl Device {
             adapter,
             fabric: fabric.clone(),
             clients,
+            agents: Agents::default(),
             left: Condvar::new(),
             boots: Mutex::default(),
             uplink,
@@ -219,6 +224,7 @@ impl Device {
         let door: Weak<dyn Door> = Arc::downgrade(&(shared.clone() as Arc<dyn Door>));
         shared.fabric.reception.set_door(uuid(&old.own), uuid(&new.own), &door)?;
         if old != new {
+            shared.agents.end(|_| true);
             for client in shared.clients().all.iter().filter(|client| client.who.is_remote()) {
                 let _ = shutdown(&client.socket, Shutdown::Both);
             }
@@ -260,6 +266,7 @@ impl Device {
         let shared = &self.shared;
         shared.adapter.set_halted(true);
         drop(shared.boots.lock());
+        shared.agents.end(|_| true);
         let is_remote = |client: &Admitted| client.who.is_remote();
         let clients = shared.clients();
         let count = |clients: &Clients| clients.all.iter().filter(|client| is_remote(client)).count();
@@ -416,6 +423,7 @@ impl Drop for Device {
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
         let mut clients = self.shared.clients();
         clients.stopped = true;
+        self.shared.agents.end(|_| true);
         for client in &clients.all {
             let _ = shutdown(&client.socket, Shutdown::Both);
         }
@@ -460,6 +468,10 @@ impl Door for Shared {
             no_memory(error)
         })
     }
+
+    fn admit_agent(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim) -> Result<(), Refusal> {
+        self.let_in(socket, claim)
+    }
 }
 
 impl Shared {
@@ -473,6 +485,7 @@ impl Shared {
         if !is_new {
             return;
         }
+        self.agents.end(|of| of != boot);
         let is_old = |client: &&Admitted| client.who.boot().is_some_and(|of| of != boot);
         for client in self.clients().all.iter().filter(is_old) {
             let _ = shutdown(&client.socket, Shutdown::Both);

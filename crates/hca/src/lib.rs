@@ -54,7 +54,9 @@ pub use device::{Answers, Device, DeviceError};
 pub use net::fabric::{Fabric, RoceFlow, Rules};
 pub use program::description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use program::grants::{GrantedMemory, HolderDescription};
+pub use streams::sockets_service::{SocketsProgram, SocketsService};
 pub use window::notes::{Notes, WindowNotes};
+pub use window::rings::{RingMemory, RingPages};
 pub use window::{Window, WindowDescription, WindowError, WindowUser};
 
 #[cfg(test)]

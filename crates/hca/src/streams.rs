@@ -3,4 +3,5 @@
 
 pub(crate) mod events;
 pub(crate) mod reception;
+pub(crate) mod sockets_service;
 pub(crate) mod tickets;

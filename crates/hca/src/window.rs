@@ -17,6 +17,7 @@ pub(crate) mod page_bitmap;
 pub(crate) mod program_pages;
 pub(crate) mod queue_memory;
 pub(crate) mod ranges;
+pub(crate) mod rings;
 pub(crate) mod source;
 
 use crate::base::refusal_log::RefusalLog;
@@ -107,6 +108,20 @@ impl Account {
         self.leave();
         if let Some(window) = self.window.upgrade() {
             lock(&window.state).owners.end_at_work(self.number);
+        }
+    }
+
+    /// Makes pages that it leaves wait for those that were given access to them.
+    fn await_peers(&self) {
+        if let Some(window) = self.window.upgrade() {
+            lock(&window.state).owners.await_peers(self.number);
+        }
+    }
+
+    /// Notes that nobody hears of the program any more, though it may go on.
+    fn lose(&self) {
+        if let Some(window) = self.window.upgrade() {
+            lock(&window.state).owners.lose(self.number);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Endpoints of devices, for the libraries: how a library reaches a device, and the windows that both have.
 
+pub mod agent;
+
 use crate::connection::Connection;
 use crate::opening::{Claim, Nonce, OpeningError, open_program, open_ticket};
 use crate::part::{Given, PAGE, Part, WindowKind};
@@ -231,7 +233,10 @@ fn dial_local(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
 
 /// Connects to a port of the host of this virtual machine (`vsock(7)`).
 fn dial_host(port: u32) -> Result<OwnedFd, Errno> {
-    let socket = socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    dial_host_by(socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?, port)
+}
+
+fn dial_host_by(socket: OwnedFd, port: u32) -> Result<OwnedFd, Errno> {
     // SAFETY: numbers, which may all be zero.
     let mut name: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
     (name.svm_family, name.svm_port, name.svm_cid) =

@@ -51,6 +51,7 @@ pub use connection::Connection;
 pub use copying::{CopyJob, CopyReport, CopyWork};
 pub use direct::DirectSession;
 pub use doorbell::{Doorbells, Rung};
+pub use endpoint::agent::{AgentWindow, Caller};
 pub use endpoint::{Dial, Endpoint, JoinError, Joined, Windows, dial};
 pub use memory::{Memory, MemoryError};
 pub use message::{
@@ -58,9 +59,9 @@ pub use message::{
     Reply, Request, TOKEN, VERSION,
 };
 pub use message_ring::MessageRing;
-pub use opening::{Claim, Nonce, Opening, OpeningError, Welcome, open_program, open_ticket};
+pub use opening::{Claim, Nonce, Opening, OpeningError, Welcome, open_program, open_sockets, open_ticket};
 pub use part::{Given, Lent, PAGE, Part, Ticket, WindowKind};
-pub use peer::{Peer, machine, peer};
+pub use peer::{Peer, is_privileged, machine, peer};
 pub use point::{Point, point};
 pub use qp::{QpAttributes, QpState, QpType};
 pub use regions::{FIRST_KEY, Kind, Region, RegionTable};

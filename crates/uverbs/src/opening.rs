@@ -47,6 +47,16 @@ pub enum Opening {
         window: Uuid,
         claim: Claim,
     },
+    /// An agent passes on what a program says about its sockets, which proves itself like a program that wants to use
+    /// the device. After [`Welcome::Accepted`], the stream carries messages of the service of sockets.
+    Sockets {
+        /// The version of the protocol ([`VERSION`]).
+        version: u32,
+        /// The device's own window.
+        window: Uuid,
+        /// The program, as the agent knows it.
+        claim: Claim,
+    },
     /// The bytes that the device wrote into the window. The answer is [`Welcome::Accepted`]. From then on the
     /// stream is a [`Connection`], which begins with a greeting like every other.
     Proof { nonce: Nonce },
@@ -109,9 +119,32 @@ pub fn open_program(
     claim: Claim,
     read: impl FnOnce(u64) -> Option<Nonce>,
 ) -> Result<(Connection, Option<Uuid>), OpeningError> {
+    open(socket, &Opening::Program { version: VERSION, window, claim }, read)
+}
+
+/// Makes a stream to the device one of the service of sockets, for an agent. The rest is as for [`open_program`].
+///
+/// # Errors
+/// If the device does not accept it.
+pub fn open_sockets(
+    socket: OwnedFd,
+    window: Uuid,
+    claim: Claim,
+    read: impl FnOnce(u64) -> Option<Nonce>,
+) -> Result<(Stream, Option<Uuid>), OpeningError> {
+    match open(socket, &Opening::Sockets { version: VERSION, window, claim }, read)? {
+        (Connection::Stream(stream), common) => Ok((stream, common)),
+        _ => Err(unexpected()),
+    }
+}
+
+fn open(
+    socket: OwnedFd,
+    opening: &Opening,
+    read: impl FnOnce(u64) -> Option<Nonce>,
+) -> Result<(Connection, Option<Uuid>), OpeningError> {
     let mut connection = Connection::Stream(Stream::new(socket));
-    let opening = Opening::Program { version: VERSION, window, claim };
-    let Welcome::Challenge { offset } = ask(&mut connection, &opening)? else { return Err(unexpected()) };
+    let Welcome::Challenge { offset } = ask(&mut connection, opening)? else { return Err(unexpected()) };
     let nonce = read(offset).ok_or(OpeningError::NoChallenge)?;
     let Welcome::Accepted { common } = ask(&mut connection, &Opening::Proof { nonce })? else {
         return Err(unexpected());

@@ -30,16 +30,30 @@ pub fn peer(socket: impl AsFd) -> Result<Peer, Errno> {
     Ok(Peer { pid: said.pid, uid: said.uid })
 }
 
-/// Returns the machine at the other end of a socket of the family `AF_VSOCK` (`vsock(7)`): its CID. `None` for other
-/// sockets.
-pub fn machine(socket: impl AsFd) -> Option<u32> {
+/// Ports of the family `AF_VSOCK` below this one are root's (`vsock(7)`).
+const PRIVILEGED: u32 = 1024;
+
+/// Returns the other end of a socket of the family `AF_VSOCK`.
+fn vsock_peer(socket: impl AsFd) -> Option<libc::sockaddr_vm> {
     // SAFETY: it consists of numbers.
     let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_vm>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: there is room for as much as the length says.
     let done = unsafe { libc::getpeername(fd, (&raw mut address).cast(), &raw mut len) } == 0;
-    (done && i32::from(address.svm_family) == libc::AF_VSOCK).then_some(address.svm_cid)
+    (done && i32::from(address.svm_family) == libc::AF_VSOCK).then_some(address)
+}
+
+/// Returns the machine at the other end of a socket of the family `AF_VSOCK` (`vsock(7)`): its CID. `None` for other
+/// sockets.
+pub fn machine(socket: impl AsFd) -> Option<u32> {
+    vsock_peer(socket).map(|address| address.svm_cid)
+}
+
+/// Returns whether the program at the other end may be its machine's root: its port is one that only root gets. Of
+/// sockets of other families nobody knows.
+pub fn is_privileged(socket: impl AsFd) -> bool {
+    vsock_peer(socket).is_none_or(|address| address.svm_port < PRIVILEGED)
 }
 
 #[cfg(all(test, not(any(miri, loom))))]
@@ -52,7 +66,7 @@ mod tests {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         // SAFETY: it has no arguments.
         let uid = unsafe { libc::getuid() };
-        assert_eq!(machine(&one), None);
+        assert_eq!((machine(&one), is_privileged(&one)), (None, true));
         assert_eq!(peer(&one), Ok(Peer { pid: std::process::id() as i32, uid }));
         let lonely = std::os::unix::net::UnixDatagram::unbound().unwrap();
         assert_eq!(peer(&lonely), Ok(Peer { pid: 0, uid: u32::MAX }));

@@ -6,11 +6,12 @@ use crate::base::threads::HostThreads;
 use crate::net::adapter::Adapter;
 use crate::program::grants::HolderDescription;
 use crate::streams::reception::Reception;
+use crate::streams::sockets_service::SocketsService;
 use crate::window::program_pages::Programs;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct Fabric {
     /// Accepts the streams of programs in virtual machines.
     pub(crate) reception: Reception,
     pub(crate) programs: Programs,
+    /// Serves sockets of programs in virtual machines.
+    pub(crate) sockets: OnceLock<Arc<dyn SocketsService>>,
 }
 
 impl std::fmt::Debug for Fabric {
@@ -78,6 +81,7 @@ impl Fabric {
             threads: Arc::default(),
             reception: Reception::default(),
             programs: Programs::default(),
+            sockets: OnceLock::new(),
         }
     }
 
@@ -95,6 +99,11 @@ impl Fabric {
     /// If the thread that does it can't be started.
     pub fn listen_streams(&self, listener: OwnedFd) -> std::io::Result<()> {
         self.reception.listen(listener, None)
+    }
+
+    /// Passes on programs in virtual machines whose agents offer their sockets. Only the first service counts.
+    pub fn serve_sockets(&self, service: Arc<dyn SocketsService>) {
+        let _ = self.sockets.set(service);
     }
 
     /// Has programs wait at the sockets of all devices, until [`Self::accept`]: another process may accept them

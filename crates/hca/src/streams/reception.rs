@@ -15,7 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use uverbs::{Claim, Connection, Opening, Refusal, SocketError, Stream, Uuid, VERSION, Welcome, machine};
+use uverbs::{
+    Claim, Connection, Opening, Refusal, SocketError, Stream, Uuid, VERSION, Welcome, is_privileged, machine,
+};
 
 /// How long a stream may take to say what it is for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,6 +56,16 @@ pub(crate) trait Door: std::fmt::Debug + Send + Sync {
 
     /// Lets in a program that proved itself, and tells it so.
     fn admit(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim, origin: Origin) -> Result<(), Refusal>;
+
+    /// Lets in an agent for a program with this claim, and tells it so.
+    fn admit_agent(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim) -> Result<(), Refusal>;
+}
+
+/// What a stream that proves itself is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Verbs,
+    Sockets,
 }
 
 /// A socket on which streams come.
@@ -215,6 +227,7 @@ struct Unproven {
     attempts: u32,
     /// The challenge that it must meet, its claim, and the device that it wants to use.
     challenge: Option<(Challenge, Claim, Arc<dyn Door>)>,
+    wanted: Wanted,
     /// Whether it was not told yet where the challenge is.
     is_untold: bool,
 }
@@ -249,6 +262,7 @@ impl Unproven {
             until: now + PATIENCE,
             attempts: 0,
             challenge: None,
+            wanted: Wanted::Verbs,
             is_untold: false,
         })
     }
@@ -307,44 +321,65 @@ impl Unproven {
             && self.challenge.as_ref().is_none_or(|(challenge, ..)| challenge.is_written().is_some())
     }
 
+    /// Has a program prove that it can read its device's window.
+    fn ask(
+        &mut self,
+        wanted: Wanted,
+        window: Uuid,
+        claim: Claim,
+        shared: &Arc<Shared>,
+    ) -> Result<Said, Refusal> {
+        self.attempts += 1;
+        let door = match &self.door {
+            Some(door) => door.upgrade(),
+            None => shared.door(window),
+        };
+        door.as_ref().map_or(Ok(()), |door| door.look_at(&claim))?;
+        let its = door.as_ref().and_then(|door| door.window()).filter(|its| its.uuid() == window);
+        let (Some(door), Some(its)) = (door, its) else {
+            return refuse(Errno::NODEV, "no device of the host has this window");
+        };
+        // One at a time.
+        self.challenge = None;
+        let waker = shared.clone();
+        let Some(challenge) = its.challenge(move || waker.wake()) else {
+            return refuse(Errno::AGAIN, "too many programs want to use the device at the same time");
+        };
+        (self.challenge, self.is_untold) = (Some((challenge, claim, door)), true);
+        self.wanted = wanted;
+        Ok(Said::Later)
+    }
+
     /// Finds the answer to a message.
     fn answer(&mut self, opening: Opening, shared: &Arc<Shared>) -> Result<Said, Refusal> {
         match opening {
-            Opening::Program { version, .. } if version != VERSION => refuse(
-                Errno::PROTONOSUPPORT,
-                format!(
-                    "the library speaks version {version} of the protocol, the host's daemon version {VERSION}; \
+            Opening::Program { version, .. } | Opening::Sockets { version, .. } if version != VERSION => {
+                refuse(
+                    Errno::PROTONOSUPPORT,
+                    format!(
+                        "the library speaks version {version} of the protocol, the host's daemon version {VERSION}; \
                      use the library of its release"
-                ),
-            ),
-            Opening::Program { .. } if self.attempts >= ATTEMPTS => refuse(
+                    ),
+                )
+            }
+            Opening::Program { .. } | Opening::Sockets { .. } if self.attempts >= ATTEMPTS => refuse(
                 Errno::PROTO,
                 format!("the program asked {ATTEMPTS} times on this stream and proved nothing"),
             ),
-            Opening::Program { window, claim, .. } => {
-                self.attempts += 1;
-                let door = match &self.door {
-                    Some(door) => door.upgrade(),
-                    None => shared.door(window),
-                };
-                door.as_ref().map_or(Ok(()), |door| door.look_at(&claim))?;
-                let its = door.as_ref().and_then(|door| door.window()).filter(|its| its.uuid() == window);
-                let (Some(door), Some(its)) = (door, its) else {
-                    return refuse(Errno::NODEV, "no device of the host has this window");
-                };
-                // One at a time.
-                self.challenge = None;
-                let waker = shared.clone();
-                let Some(challenge) = its.challenge(move || waker.wake()) else {
-                    return refuse(Errno::AGAIN, "too many programs want to use the device at the same time");
-                };
-                (self.challenge, self.is_untold) = (Some((challenge, claim, door)), true);
-                Ok(Said::Later)
+            Opening::Program { window, claim, .. } => self.ask(Wanted::Verbs, window, claim, shared),
+            Opening::Sockets { .. } if !is_privileged(&*self.socket) => {
+                refuse(Errno::PERM, "an agent of sockets is root, with a port below 1024")
             }
+            Opening::Sockets { window, claim, .. } => self.ask(Wanted::Sockets, window, claim, shared),
             Opening::Proof { nonce } => match self.challenge.take() {
                 Some((challenge, claim, door)) if challenge.is_met_by(&nonce) => {
                     drop(challenge);
-                    door.admit(self.socket.clone(), claim, self.origin).map(|()| Said::Nothing)
+                    let socket = self.socket.clone();
+                    match self.wanted {
+                        Wanted::Verbs => door.admit(socket, claim, self.origin),
+                        Wanted::Sockets => door.admit_agent(socket, claim),
+                    }
+                    .map(|()| Said::Nothing)
                 }
                 _ => refuse(Errno::PERM, "the program does not know what is in the window"),
             },

@@ -50,7 +50,7 @@ impl Window {
     }
 
     /// Gives the window's thread a job, and starts it if it does not run. Without a thread the job is dropped.
-    fn write_later(self: &Arc<Self>, job: Job) {
+    pub(super) fn write_later(self: &Arc<Self>, job: Job) {
         let mut writer = lock(&self.writer);
         writer.jobs.push(job);
         if !std::mem::replace(&mut writer.is_running, true) {

@@ -26,8 +26,8 @@ struct Program {
     note: ProgramNote,
     /// True if it has the device.
     is_here: bool,
-    /// True if it had no pages of this window when its daemon ended: then pages that it gives back do not show that
-    /// it stopped.
+    /// True if it had no pages of this window when its daemon ended, or is lost: then pages that it gives back do not
+    /// show that it stopped.
     is_bare: bool,
     has_ended: bool,
     end: End,
@@ -193,6 +193,17 @@ impl Owners {
         if let Some(program) = self.all.get_mut(&number) {
             (program.awaits, program.has_ended) = (self.now, true);
         }
+    }
+
+    /// Makes a program's orphaned pages wait for those that were given access by now.
+    pub fn await_peers(&mut self, number: u16) {
+        self.all.get_mut(&number).into_iter().for_each(|program| program.awaits = self.now);
+    }
+
+    /// Records that nobody hears of a program any more, which may go on using pages of others. Until it ends, it counts
+    /// as at work.
+    pub fn lose(&mut self, number: u16) {
+        self.all.get_mut(&number).into_iter().for_each(|program| program.is_bare = true);
     }
 
     /// Makes all orphaned pages wait for peers, because peers of a daemon before this one may be at work in them.

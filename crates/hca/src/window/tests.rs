@@ -14,14 +14,14 @@ fn file(len: u64) -> OwnedFd {
     file
 }
 
-fn window(kind: WindowKind) -> (Arc<Window>, std::fs::File) {
+pub fn window(kind: WindowKind) -> (Arc<Window>, std::fs::File) {
     let file = file(DATA + LEN);
     let reader = file.try_clone().unwrap().into();
     (Window::open(file, kind, UUID, "vm1").unwrap(), reader)
 }
 
 /// Returns the note of a program in the machine of a guest, with this secret.
-fn remote(guest: &str, secret: u8) -> ProgramNote {
+pub fn remote(guest: &str, secret: u8) -> ProgramNote {
     let (boot, secret) = (Uuid([1; 16]), Uuid([secret; 16]));
     ProgramNote { guest: guest.into(), is_remote: true, boot, secret, pid: 7, ..ProgramNote::default() }
 }
