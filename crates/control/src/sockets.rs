@@ -13,8 +13,8 @@ pub const SOCKETS_DIR: &str = "sockets";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketsSpec {
     pub guest: String,
-    /// Path of the socket.
-    pub socket: PathBuf,
+    /// Path of the socket; `None`: it is a virtual machine, whose agent comes by the verbs device.
+    pub socket: Option<PathBuf>,
     pub vif: VifId,
     pub vrf: Vrf,
     pub mac: Option<Mac>,
@@ -27,11 +27,11 @@ pub struct SocketsSpec {
 
 /// Returns the guests with `sockets`. `vif` knows the numbers of interfaces.
 pub(crate) fn wanted(index: &Index, run_dir: &Path, vif: impl Fn(&str) -> Option<VifId>) -> Vec<SocketsSpec> {
-    let guests = index.guests().values().filter(|guest| guest.sockets && guest.kind == GuestKind::Tap);
+    let guests = index.guests().values().filter(|guest| guest.sockets);
     let spec = |guest: &config::Guest| {
         Some(SocketsSpec {
             guest: guest.name.clone(),
-            socket: run_dir.join(SOCKETS_DIR).join(&guest.name),
+            socket: (guest.kind == GuestKind::Tap).then(|| run_dir.join(SOCKETS_DIR).join(&guest.name)),
             vif: vif(&guest.name)?,
             vrf: Vrf(index.networks().get(&guest.network)?.vrf),
             mac: guest.mac,

@@ -1,10 +1,18 @@
 //! A program that offers connections.
 
-use crate::offer::Key;
+use crate::agent::Frame;
+use crate::offer::{Key, Offered};
+use crate::receive::receive;
+use crate::window::Window;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 use seqpacket::Connection;
 use sockets::Untrusted;
+use sockring::Message;
 use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use uverbs::{SocketError, Stream};
 
 /// Programs on the host. A guest has at most half of what others leave.
 pub const PROGRAMS: usize = 8192;
@@ -27,9 +35,30 @@ impl Default for Limits {
     }
 }
 
+/// How a program's messages come.
+pub enum Line {
+    /// It is on this kernel.
+    Here(Connection),
+    /// It is in a virtual machine, whose agent passes them on.
+    Agent {
+        stream: Stream,
+        window: Arc<dyn Window>,
+        /// Whether the agent has told of the program's end.
+        has_ended: bool,
+    },
+}
+
+/// What a program says.
+pub struct Said {
+    pub message: Option<Message>,
+    pub offered: Option<Offered>,
+    /// What came along, to be closed.
+    pub descriptors: Vec<OwnedFd>,
+}
+
 pub struct Client {
     pub socket: Arc<Untrusted>,
-    pub connection: Connection,
+    pub line: Line,
     pub guest: String,
     pub user: u32,
     pub pid: i32,
@@ -37,4 +66,61 @@ pub struct Client {
     pub offers: BTreeMap<u64, Key>,
     /// Requests that it may make until the next turn of the clock.
     pub credit: u32,
+}
+
+impl Client {
+    /// Takes the next message without waiting.
+    ///
+    /// # Errors
+    /// The kernel's: `EAGAIN` if there is none.
+    pub fn hear(&mut self) -> Result<Said, Errno> {
+        match &mut self.line {
+            Line::Here(_) => {
+                let (message, descriptors) = receive(&*self.socket)?;
+                let offered = descriptors.first().and_then(Offered::read);
+                Ok(Said { message, offered, descriptors })
+            }
+            Line::Agent { stream, has_ended, .. } => {
+                let bytes = stream.receive_now().map_err(|_: SocketError| Errno::CONNRESET)?;
+                let (message, offered) = match Frame::read(&bytes.ok_or(Errno::AGAIN)?) {
+                    Some(Frame::Said(message, offered)) => (Some(message), offered),
+                    Some(Frame::End) => {
+                        *has_ended = true;
+                        (None, None)
+                    }
+                    None => (None, None),
+                };
+                Ok(Said { message, offered, descriptors: Vec::new() })
+            }
+        }
+    }
+
+    /// Sends a message. Returns whether it could be sent.
+    pub fn tell(&mut self, message: Message, descriptors: &[BorrowedFd<'_>]) -> bool {
+        match &mut self.line {
+            Line::Here(connection) => connection.send_bytes(&message.bytes(), descriptors).is_ok(),
+            Line::Agent { stream, .. } => stream.send(&message.bytes()).is_ok(),
+        }
+    }
+
+    /// Returns what the thread waits for.
+    pub fn wanted(&self) -> PollFlags {
+        match &self.line {
+            Line::Agent { stream, .. } if stream.has_unsent() => PollFlags::OUT,
+            _ => PollFlags::IN,
+        }
+    }
+
+    /// Returns the window that its memory is of.
+    pub const fn window(&self) -> Option<&Arc<dyn Window>> {
+        match &self.line {
+            Line::Here(_) => None,
+            Line::Agent { window, .. } => Some(window),
+        }
+    }
+
+    /// Returns whether the program has no memory of pairs any more once this ends.
+    pub const fn ends_in_order(&self) -> bool {
+        !matches!(&self.line, Line::Agent { has_ended: false, .. })
+    }
 }

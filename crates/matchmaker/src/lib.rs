@@ -4,26 +4,33 @@
 //! socket itself; who may have how many; the pairs, and how they are told to return to TCP.
 //!
 //! Must not know: how packets are forwarded ([`Ways`] says whether two guests may share memory for a connection), what
-//! programs do with the memory.
+//! programs do with the memory, whose which pages of a window are ([`Window`]).
+//!
+//! Programs in virtual machines come by an agent, which reads their sockets there ([`Frame`]).
 //!
 //! One thread serves all programs. It never waits for one of them.
 #![warn(missing_docs)]
 
+mod agent;
 mod client;
 mod closing;
 mod offer;
 mod pairs;
 mod receive;
 mod service;
+mod window;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
+pub use agent::Frame;
 pub use client::Limits;
-pub use offer::{End, Key};
+pub use offer::{End, Key, Offered, namespace};
 pub use pairs::PairStatus;
-pub use service::{Error, GuestSpec, Service, Status};
+pub use receive::receive;
+pub use service::{Agent, Error, GuestSpec, Service, Status};
+pub use window::{Job, Piece, Window};
 
 use std::net::SocketAddr;
 

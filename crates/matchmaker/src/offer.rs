@@ -35,15 +35,19 @@ impl Key {
 }
 
 /// An offered socket, as the kernel describes it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offered {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The address of this end.
     pub own: SocketAddr,
+    /// The address of the other end.
     pub peer: SocketAddr,
+    /// The network namespace; 0: it is one of a virtual machine.
     pub namespace: u64,
 }
 
 impl Offered {
     /// Reads a descriptor that a program sent. `None`: it is no established TCP connection.
+    #[must_use]
     pub fn read(descriptor: &OwnedFd) -> Option<Self> {
         // Nothing is asked that a file system would answer, which may take long.
         if sockopt::socket_protocol(descriptor).ok()? != Some(rustix::net::ipproto::TCP)
@@ -57,11 +61,12 @@ impl Offered {
     }
 
     /// Returns whether the connection does not leave its network namespace.
+    #[must_use]
     pub fn is_within(&self) -> bool {
         self.own.ip() == self.peer.ip() || (self.own.ip().is_loopback() && self.peer.ip().is_loopback())
     }
 
-    pub fn within(&self) -> Key {
+    pub(crate) fn within(&self) -> Key {
         let end = |of: SocketAddr| End { vrf: 0, addr: of.ip(), port: of.port() };
         Key { within: Some(self.namespace), own: end(self.own), peer: end(self.peer) }
     }
@@ -86,7 +91,9 @@ fn is_established(descriptor: &OwnedFd) -> bool {
     option::<[u8; 8]>(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO).is_some_and(|info| info[0] == 1)
 }
 
-fn namespace(descriptor: &OwnedFd) -> Option<u64> {
+/// Returns the network namespace of a socket (`SO_NETNS_COOKIE`).
+#[must_use]
+pub fn namespace(descriptor: &OwnedFd) -> Option<u64> {
     const SO_NETNS_COOKIE: i32 = 71;
     option(descriptor, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }

@@ -1,6 +1,7 @@
 //! Pairs: connections both of whose ends have memory.
 
 use crate::offer::Key;
+use crate::window::InWindow;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use sockring::{BYTES, Direction, Link, Side};
@@ -35,7 +36,15 @@ pub struct PairStatus {
     pub returned: Option<&'static str>,
 }
 
-/// The header of the pair's memory, mapped here.
+/// The memory of a pair.
+pub enum Memory {
+    /// A file of its own.
+    File(Header),
+    /// A piece of a window.
+    Window(InWindow),
+}
+
+/// The file of the pair's memory, mapped here.
 pub struct Header(NonNull<u8>);
 
 // SAFETY: the memory has only atomics that are used.
@@ -82,19 +91,28 @@ impl Drop for Header {
 pub struct Pair {
     pub key: Key,
     pub parties: [Party; 2],
-    header: Header,
+    memory: Memory,
+    /// Whether it is not known of all programs that they have let go of the memory.
+    is_lost: bool,
     /// Bytes told to the tables.
     counted: [u64; 2],
     returned: Option<&'static str>,
 }
 
 impl Pair {
-    pub fn new(key: Key, parties: [Party; 2], header: Header) -> Self {
-        Self { key, parties, header, counted: [0; 2], returned: None }
+    pub const fn new(key: Key, parties: [Party; 2], memory: Memory) -> Self {
+        Self { key, parties, memory, is_lost: false, counted: [0; 2], returned: None }
+    }
+
+    fn directions(&self) -> [(bool, u64); 2] {
+        match &self.memory {
+            Memory::File(header) => header.directions(),
+            Memory::Window(piece) => piece.directions(),
+        }
     }
 
     pub fn status(&self) -> PairStatus {
-        let directions = self.header.directions();
+        let directions = self.directions();
         let [a, b] = &self.parties;
         PairStatus {
             key: self.key,
@@ -108,17 +126,26 @@ impl Pair {
 
     /// Returns the bytes since the last time, if there are any.
     pub fn news(&mut self) -> Option<(u64, u64)> {
-        let now = self.header.directions().map(|(_, bytes)| bytes);
+        let now = self.directions().map(|(_, bytes)| bytes);
         // The programs write these numbers.
         let [a, b] = [0, 1].map(|at| now[at].saturating_sub(self.counted[at]));
         self.counted = now;
         (a.max(b) > 0).then_some((a, b))
     }
 
-    /// Asks both ends to return to TCP. Returns whether that is new.
-    pub fn return_to_tcp(&mut self, why: &'static str) -> bool {
-        self.header.want_tcp();
-        self.returned.replace(why).is_none()
+    /// Asks both ends to return to TCP, and has them told of it by `tell`. Returns whether they are to be told now, for
+    /// the first time.
+    pub fn return_to_tcp(&mut self, why: &'static str, tell: impl FnOnce() + Send + 'static) -> bool {
+        let is_new = self.returned.replace(why).is_none();
+        match &self.memory {
+            Memory::File(header) => header.want_tcp(),
+            Memory::Window(piece) if is_new => {
+                piece.want_tcp(tell);
+                return false;
+            }
+            Memory::Window(_) => {}
+        }
+        is_new
     }
 
     /// Forgets what a program has: all, or the end of one name. Returns whether nobody has an end any more.
@@ -129,6 +156,18 @@ impl Pair {
                 .retain(|(number, its)| *number != program || token.is_some_and(|token| token != *its));
         }
         self.parties.iter().all(|party| party.programs.is_empty())
+    }
+
+    /// Notes that a program may go on using the memory, of which nobody hears any more.
+    pub const fn lose(&mut self) {
+        self.is_lost = true;
+    }
+
+    /// Ends the pair, which nobody has any more.
+    pub fn end(&self) {
+        if let (Memory::Window(piece), false) = (&self.memory, self.is_lost) {
+            piece.free();
+        }
     }
 
     pub fn has(&self, program: u64) -> bool {

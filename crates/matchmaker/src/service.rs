@@ -1,11 +1,11 @@
 //! The service and its thread.
 
 use crate::Ways;
-use crate::client::{CONNECTIONS, Client, Limits, PROGRAMS};
+use crate::client::{CONNECTIONS, Client, Limits, Line, PROGRAMS, Said};
 use crate::closing::{Closers, Who};
 use crate::offer::{Key, Offered};
-use crate::pairs::{Header, Pair, PairStatus, Pairs, Party};
-use crate::receive::receive;
+use crate::pairs::{Header, Memory, Pair, PairStatus, Pairs, Party};
+use crate::window::{InWindow, Window};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
@@ -36,8 +36,22 @@ const CLOSING: usize = 64;
 pub struct GuestSpec {
     /// The guest.
     pub guest: String,
-    /// The path of its socket.
-    pub socket: PathBuf,
+    /// The path of its socket. `None`: its programs come by an agent.
+    pub socket: Option<PathBuf>,
+}
+
+/// A program in a virtual machine, whose agent passes on its messages ([`crate::Frame`]).
+pub struct Agent {
+    /// The guest.
+    pub guest: String,
+    /// The user in the machine.
+    pub user: u32,
+    /// The process number there.
+    pub pid: i32,
+    /// The stream from the agent.
+    pub socket: Arc<Untrusted>,
+    /// Where it has memory.
+    pub window: Arc<dyn Window>,
 }
 
 /// Why a socket can't be opened.
@@ -122,13 +136,8 @@ impl Service {
     /// their pairs. What can't be opened is tried again.
     pub fn keep(&self, wanted: Vec<GuestSpec>, maker: Arc<dyn Sockets>) {
         let mut state = self.0.lock();
-        let gone: Vec<_> = state
-            .open
-            .iter()
-            .filter(|(_, (spec, _))| !wanted.contains(spec))
-            .map(|(guest, _)| guest.clone())
-            .collect();
-        for guest in gone {
+        let old = std::mem::take(&mut state.wanted);
+        for GuestSpec { guest, .. } in old.into_iter().filter(|spec| !wanted.contains(spec)) {
             state.open.remove(&guest);
             let clients: Vec<_> = state
                 .clients
@@ -136,10 +145,10 @@ impl Service {
                 .filter(|(_, client)| client.guest == guest)
                 .map(|(number, _)| *number)
                 .collect();
-            state.return_pairs("the guest has no sockets", |pair| {
+            state.return_pairs(&self.0, "the guest has no sockets", |pair| {
                 pair.parties.iter().any(|party| party.guest == guest)
             });
-            clients.into_iter().for_each(|number| state.end(number));
+            clients.into_iter().for_each(|number| state.end(number, &self.0));
         }
         (state.wanted, state.maker) = (wanted, Some(maker));
         state.open_wanted();
@@ -157,7 +166,21 @@ impl Service {
     pub fn review(&self) {
         let mut state = self.0.lock();
         let ways = &self.0.ways;
-        state.return_pairs("a rule, a mirror, a rate or a capture", |pair| !ways_allow(&**ways, pair));
+        let forbids = |pair: &Pair| !ways_allow(&**ways, pair);
+        state.return_pairs(&self.0, "a rule, a mirror, a rate or a capture", forbids);
+    }
+
+    /// Lets in a program of a virtual machine. Returns false if there is no room, or it is of no guest with sockets.
+    pub fn admit(&self, agent: Agent) -> bool {
+        let Agent { guest, user, pid, socket, window } = agent;
+        let stream = uverbs::Stream::serving(socket.clone());
+        let line = Line::Agent { stream, window, has_ended: false };
+        let mut state = self.0.lock();
+        let is_known = state.wanted.iter().any(|spec| spec.guest == guest && spec.socket.is_none());
+        let admitted = is_known && state.admit(&guest, (user, pid), socket, line, &self.0);
+        drop(state);
+        self.wake();
+        admitted
     }
 
     /// Returns what there is.
@@ -167,7 +190,7 @@ impl Service {
         let programs =
             |guest: &String| state.clients.values().filter(|client| client.guest == *guest).count();
         Status {
-            guests: state.open.keys().map(|guest| (guest.clone(), programs(guest))).collect(),
+            guests: state.wanted.iter().map(|spec| (spec.guest.clone(), programs(&spec.guest))).collect(),
             pairs: state.pairs.values().map(Pair::status).collect(),
             offers: state.waiting.len(),
             counts: state.counts,
@@ -198,11 +221,11 @@ impl State {
         let Some(maker) = self.maker.clone() else { return };
         self.problems.clear();
         for spec in self.wanted.clone() {
-            if self.open.contains_key(&spec.guest) {
+            let Some(path) = spec.socket.clone().filter(|_| !self.open.contains_key(&spec.guest)) else {
                 continue;
-            }
+            };
             // Any user of the container may connect: users are told apart by their credentials.
-            let place = Place { path: spec.socket.clone(), owner: None, mode: 0o666 };
+            let place = Place { path, owner: None, mode: 0o666 };
             match maker.listen(&place, SocketType::SEQPACKET, BACKLOG) {
                 Ok((socket, file)) => {
                     let listener = Arc::new(socket.into());
@@ -215,32 +238,51 @@ impl State {
     }
 
     /// Has pairs return to TCP.
-    fn return_pairs(&mut self, why: &'static str, which: impl Fn(&Pair) -> bool) {
+    fn return_pairs(&mut self, shared: &Arc<Shared>, why: &'static str, which: impl Fn(&Pair) -> bool) {
         let mut told = Vec::new();
-        for pair in self.pairs.values_mut().filter(|pair| which(pair)) {
-            if pair.return_to_tcp(why) {
-                told.extend(pair.parties.iter().flat_map(|party| party.programs.clone()));
+        for (number, pair) in self.pairs.iter_mut().filter(|(_, pair)| which(pair)) {
+            let (shared, number) = (Arc::downgrade(shared), *number);
+            let tell = move || {
+                shared.upgrade().iter().for_each(|shared| shared.lock().have_looked(number, shared));
+            };
+            if pair.return_to_tcp(why, tell) {
+                told.push(number);
             }
         }
+        told.into_iter().for_each(|number| self.have_looked(number, shared));
+    }
+
+    /// Has both ends of a pair look at their directions.
+    fn have_looked(&mut self, number: u64, shared: &Arc<Shared>) {
+        let Some(pair) = self.pairs.get(&number) else { return };
+        let told: Vec<_> = pair.parties.iter().flat_map(|party| party.programs.clone()).collect();
         for (program, token) in told {
-            self.tell(program, Message::Look { token }, &[]);
+            self.tell(program, Message::Look { token }, &[], shared);
         }
     }
 
     /// Sends a message. A program that does not read its messages is disconnected, and stays with what it has.
-    fn tell(&mut self, program: u64, message: Message, descriptors: &[BorrowedFd<'_>]) {
+    fn tell(&mut self, program: u64, message: Message, descriptors: &[BorrowedFd<'_>], shared: &Arc<Shared>) {
         let Some(client) = self.clients.get_mut(&program) else { return };
-        if client.connection.send_bytes(&message.bytes(), descriptors).is_err() {
-            self.end(program);
+        if !client.tell(message, descriptors) {
+            self.end(program, shared);
         }
     }
 
     /// Forgets a program.
-    fn end(&mut self, program: u64) {
+    fn end(&mut self, program: u64, shared: &Arc<Shared>) {
         let Some(client) = self.clients.remove(&program) else { return };
         for key in client.offers.values() {
             self.waiting.remove(key);
             self.release(&client.guest, client.user);
+        }
+        if !client.ends_in_order() {
+            // Nobody tells it to return by itself.
+            self.return_pairs(shared, "the agent or its machine is gone", |pair| pair.has(program));
+            self.pairs.values_mut().filter(|pair| pair.has(program)).for_each(Pair::lose);
+            if let Some(window) = client.window().cloned() {
+                window.clone().later(Box::new(move || window.lose()));
+            }
         }
         let pairs: Vec<u64> =
             self.pairs.iter().filter(|(_, pair)| pair.has(program)).map(|(number, _)| *number).collect();
@@ -249,12 +291,17 @@ impl State {
 
     fn gone(&mut self, program: u64, number: u64, token: Option<u64>) {
         let Some(pair) = self.pairs.get_mut(&number).filter(|pair| pair.has(program)) else { return };
-        if pair.forget(program, token)
-            && let Some(pair) = self.pairs.remove(&number)
-        {
-            for party in &pair.parties {
-                self.release(&party.guest, party.user);
-            }
+        if pair.forget(program, token) {
+            self.remove(number);
+        }
+    }
+
+    /// Removes a pair that nobody has any more.
+    fn remove(&mut self, number: u64) {
+        let Some(pair) = self.pairs.remove(&number) else { return };
+        pair.end();
+        for party in &pair.parties {
+            self.release(&party.guest, party.user);
         }
     }
 
@@ -277,49 +324,55 @@ impl State {
         }
     }
 
-    fn accept(&mut self, guest: &str, socket: Untrusted, shared: &Shared) {
+    fn accept(&mut self, guest: &str, socket: Untrusted, shared: &Arc<Shared>) {
+        let Ok(uverbs::Peer { uid: user, pid }) = uverbs::peer(&socket) else { return };
         if !self.open.contains_key(guest) {
             return;
         }
-        let Ok(uverbs::Peer { uid: user, pid }) = uverbs::peer(&socket) else { return };
+        let socket = Arc::new(socket);
+        let line = Line::Here(Connection::serving(socket.clone()));
+        self.admit(guest, (user, pid), socket, line, shared);
+    }
+
+    /// Adds a program, if there is room. Returns whether there is.
+    fn admit(
+        &mut self,
+        guest: &str,
+        (user, pid): (u32, i32),
+        socket: Arc<Untrusted>,
+        line: Line,
+        shared: &Arc<Shared>,
+    ) -> bool {
         let of_guest = self.clients.values().filter(|client| client.guest == guest).count();
         let own = self.clients.values().filter(|client| client.user == user && client.guest == guest).count();
         if own >= shared.limits.programs || of_guest >= half_of(PROGRAMS, self.clients.len() - of_guest) {
-            return;
+            return false;
         }
-        if !self.closers.admit(&(guest.to_owned(), user)) {
-            return;
+        // Descriptors come only from programs of this kernel.
+        if matches!(line, Line::Here(_)) && !self.closers.admit(&(guest.to_owned(), user)) {
+            return false;
         }
-        let socket = Arc::new(socket);
-        let connection = Connection::serving(socket.clone());
-        let client = Client {
-            socket,
-            connection,
-            guest: guest.to_owned(),
-            user,
-            pid,
-            offers: BTreeMap::new(),
-            credit: CREDIT,
-        };
+        let (guest, offers) = (guest.to_owned(), BTreeMap::new());
+        let client = Client { socket, line, guest, user, pid, offers, credit: CREDIT };
         self.next += 1;
         self.clients.insert(self.next, client);
+        true
     }
 
     /// Reads what a program says. Returns whether it goes on.
-    fn serve(&mut self, program: u64, shared: &Shared) -> bool {
+    fn serve(&mut self, program: u64, shared: &Arc<Shared>) -> bool {
         for _ in 0..TURN {
             let Some(client) = self.clients.get_mut(&program) else { return true };
             if client.credit == 0 {
                 return true;
             }
             client.credit -= 1;
-            let (message, descriptors) = match receive(&*client.socket) {
-                Ok(received) => received,
+            let Said { message, offered, descriptors } = match client.hear() {
+                Ok(said) => said,
                 Err(Errno::AGAIN | Errno::INTR) => return true,
                 Err(_) => return false,
             };
             let who = (client.guest.clone(), client.user);
-            let offered = descriptors.first().and_then(Offered::read);
             // Copies here would hold the ends of streams back.
             let mut is_closed = true;
             for descriptor in descriptors {
@@ -331,7 +384,7 @@ impl State {
             match message {
                 Some(Message::Offer { token }) => self.offer(program, token, offered, shared),
                 Some(Message::Cancel { token }) => self.cancel(program, token),
-                Some(Message::Poke { pair }) => self.poke(program, pair),
+                Some(Message::Poke { pair }) => self.poke(program, pair, shared),
                 Some(Message::Gone { token, pair }) => self.gone(program, pair, Some(token)),
                 Some(Message::Adopt { token, pair }) => self.adopt(program, token, pair),
                 _ => return false,
@@ -350,17 +403,22 @@ impl State {
         own < limit && of_guest < half_of(CONNECTIONS, of_others)
     }
 
-    fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Shared) {
+    fn refuse(&mut self, program: u64, token: u64, shared: &Arc<Shared>) {
+        self.tell(program, Message::Refused { token }, &[], shared);
+    }
+
+    fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Arc<Shared>) {
         self.counts[0] += 1;
         let Some(client) = self.clients.get(&program) else { return };
         let (guest, user, pid) = (client.guest.clone(), client.user, client.pid);
         let key = offered.and_then(|offered| match offered.is_within() {
-            true => Some(offered.within()),
+            // A machine's own connections are its own affair.
+            true => client.window().is_none().then(|| offered.within()),
             false => shared.ways.inside(&guest, offered.own, offered.peer),
         });
         let Some(key) = key.filter(|_| self.has_room(&guest, user, shared.limits.connections)) else {
             self.counts[2] += 1;
-            return self.tell(program, Message::Refused { token }, &[]);
+            return self.refuse(program, token, shared);
         };
         let is_taken = self.waiting.contains_key(&key) || client.offers.contains_key(&token);
         if is_taken {
@@ -368,32 +426,14 @@ impl State {
             self.counts[2] += 1;
             if let Some((other, their)) = self.waiting.get(&key).copied() {
                 self.cancel(other, their);
-                self.tell(other, Message::Refused { token: their }, &[]);
+                self.refuse(other, their, shared);
             }
-            return self.tell(program, Message::Refused { token }, &[]);
+            return self.refuse(program, token, shared);
         }
         *self.held.entry((guest.clone(), user)).or_default() += 1;
-        if let Some((other, their)) = self.waiting.get(&key.reverse()).copied()
-            && let Some(peer) = self.clients.get_mut(&other)
-        {
-            let allowed = key.within.is_some() || shared.ways.may_share((&guest, &peer.guest), &key);
-            if !allowed {
-                self.release(&guest, user);
-                self.counts[2] += 1;
-                self.cancel(other, their);
-                self.tell(other, Message::Refused { token: their }, &[]);
-                return self.tell(program, Message::Refused { token }, &[]);
-            }
-            peer.offers.remove(&their);
-            let party = Party {
-                guest: peer.guest.clone(),
-                user: peer.user,
-                pid: peer.pid,
-                programs: vec![(other, their)],
-            };
-            let own = Party { guest, user, pid, programs: vec![(program, token)] };
-            self.waiting.remove(&key.reverse());
-            return self.pair(key, [own, party]);
+        let own = Party { guest, user, pid, programs: vec![(program, token)] };
+        if let Some((other, their)) = self.waiting.get(&key.reverse()).copied() {
+            return self.meet(key, own, (other, their), shared);
         }
         self.waiting.insert(key, (program, token));
         if let Some(client) = self.clients.get_mut(&program) {
@@ -401,41 +441,108 @@ impl State {
         }
     }
 
-    fn pair(&mut self, key: Key, parties: [Party; 2]) {
-        let ends: Vec<_> = parties.iter().flat_map(|party| party.programs.clone()).collect();
-        let Ok((header, file)) = Header::new() else {
-            for party in &parties {
-                self.release(&party.guest, party.user);
-            }
-            for (program, token) in ends {
-                self.tell(program, Message::Refused { token }, &[]);
-            }
-            return;
+    /// Makes a pair of an offer and the one that waits for it, if they may share memory.
+    fn meet(&mut self, key: Key, own: Party, (other, their): (u64, u64), shared: &Arc<Shared>) {
+        let program = own.programs[0].0;
+        let [ours, peer] = [program, other].map(|program| self.clients.get(&program));
+        let (Some(ours), Some(peer)) = (ours, peer) else { return };
+        let windows = match [ours, peer].map(Client::window) {
+            [None, None] => Some(None),
+            [Some(a), Some(b)] if a.id() == b.id() => Some(Some([a.clone(), b.clone()])),
+            _ => None,
         };
-        self.next_pair += 1;
-        self.counts[1] += 1;
-        let pair = self.next_pair;
-        self.pairs.insert(pair, Pair::new(key, parties, header));
-        for (side, (program, token)) in ends.into_iter().enumerate() {
-            self.tell(program, Message::Matched { token, pair, second: side == 1 }, &[file.as_fd()]);
+        let party = Party {
+            guest: peer.guest.clone(),
+            user: peer.user,
+            pid: peer.pid,
+            programs: vec![(other, their)],
+        };
+        let allowed = key.within.is_some() || shared.ways.may_share((&own.guest, &party.guest), &key);
+        self.waiting.remove(&key.reverse());
+        self.clients.get_mut(&other).into_iter().for_each(|peer| _ = peer.offers.remove(&their));
+        let parties = [own, party];
+        match windows.filter(|_| allowed) {
+            None => self.part(&parties, shared),
+            Some(None) => match Header::new() {
+                Ok((header, file)) => self.pair(key, parties, Memory::File(header), Some(&file), shared),
+                Err(_) => self.part(&parties, shared),
+            },
+            Some(Some(windows)) => self.pair_later(key, parties, windows, shared),
         }
     }
 
-    fn poke(&mut self, program: u64, pair: u64) {
+    /// Refuses both ends.
+    fn part(&mut self, parties: &[Party; 2], shared: &Arc<Shared>) {
+        self.counts[2] += 1;
+        for party in parties {
+            self.release(&party.guest, party.user);
+        }
+        for (program, token) in parties.iter().flat_map(|party| &party.programs) {
+            self.refuse(*program, *token, shared);
+        }
+    }
+
+    fn pair(
+        &mut self,
+        key: Key,
+        parties: [Party; 2],
+        memory: Memory,
+        file: Option<&OwnedFd>,
+        shared: &Arc<Shared>,
+    ) {
+        let ends: Vec<_> = parties.iter().flat_map(|party| party.programs.clone()).collect();
+        let offset = if let Memory::Window(piece) = &memory { piece.offset() } else { 0 };
+        self.next_pair += 1;
+        self.counts[1] += 1;
+        let pair = self.next_pair;
+        self.pairs.insert(pair, Pair::new(key, parties, memory));
+        let descriptors: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+        for (side, (program, token)) in ends.into_iter().enumerate() {
+            let matched = Message::Matched { token, pair, second: side == 1, offset };
+            self.tell(program, matched, &descriptors, shared);
+        }
+    }
+
+    /// Makes a pair once a window's thread has memory for it.
+    fn pair_later(
+        &mut self,
+        key: Key,
+        parties: [Party; 2],
+        windows: [Arc<dyn Window>; 2],
+        shared: &Arc<Shared>,
+    ) {
+        let shared = Arc::downgrade(shared);
+        let window = windows[0].clone();
+        window.later(Box::new(move || {
+            let memory = InWindow::new([&windows[0], &windows[1]]);
+            let Some(shared) = shared.upgrade() else { return };
+            let mut state = shared.lock();
+            let is_here = |party: &Party| state.clients.contains_key(&party.programs[0].0);
+            match memory {
+                Some(memory) if parties.iter().all(is_here) => {
+                    state.pair(key, parties, Memory::Window(memory), None, &shared);
+                }
+                unused => {
+                    unused.iter().for_each(InWindow::free);
+                    state.part(&parties, &shared);
+                }
+            }
+        }));
+    }
+
+    fn poke(&mut self, program: u64, pair: u64, shared: &Arc<Shared>) {
         let Some(client) = self.clients.get(&program) else { return };
-        let Some(pair) = self.pairs.get(&pair) else { return };
+        let Some(found) = self.pairs.get(&pair) else { return };
         // A fork that has not told of its pairs yet may ask, too.
-        if !pair.parties.iter().any(|party| (&party.guest, party.user) == (&client.guest, client.user)) {
+        if !found.parties.iter().any(|party| (&party.guest, party.user) == (&client.guest, client.user)) {
             return;
         }
-        let told: Vec<_> = pair.parties.iter().flat_map(|party| party.programs.clone()).collect();
+        let told: usize = found.parties.iter().map(|party| party.programs.len()).sum();
         // Each message is paid for by who has it sent.
         if let Some(client) = self.clients.get_mut(&program) {
-            client.credit = client.credit.saturating_sub(told.len() as u32);
+            client.credit = client.credit.saturating_sub(told as u32);
         }
-        for (program, token) in told {
-            self.tell(program, Message::Look { token }, &[]);
-        }
+        self.have_looked(pair, shared);
     }
 
     fn adopt(&mut self, program: u64, token: u64, pair: u64) {
@@ -457,7 +564,7 @@ impl State {
             clients.values().any(|client| client.user == *user && client.guest == *guest)
         };
         self.closers.tidy(has_programs);
-        if self.open.len() < self.wanted.len() {
+        if self.open.len() < self.wanted.iter().filter(|spec| spec.socket.is_some()).count() {
             self.open_wanted();
         }
         if turn.is_multiple_of(LOOK) {
@@ -484,8 +591,8 @@ fn run(service: &Weak<Shared>) {
         let (programs, listeners) = {
             let state = shared.lock();
             let credited = state.clients.iter().filter(|(_, client)| client.credit > 0);
-            let programs: Vec<(u64, Arc<Untrusted>)> =
-                credited.map(|(number, client)| (*number, client.socket.clone())).collect();
+            let programs: Vec<(u64, Arc<Untrusted>, PollFlags)> =
+                credited.map(|(number, client)| (*number, client.socket.clone(), client.wanted())).collect();
             let open = state.open.iter().filter(|(_, (_, open))| open.closing.count() < CLOSING);
             let listeners: Vec<(String, Arc<Listener>, Arc<Closing>)> = open
                 .map(|(guest, (_, open))| (guest.clone(), open.listener.clone(), open.closing.clone()))
@@ -494,7 +601,7 @@ fn run(service: &Weak<Shared>) {
         };
         let accepts = programs.len() < PROGRAMS;
         let mut wanted = vec![PollFd::new(&shared.wake, PollFlags::IN)];
-        wanted.extend(programs.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)));
+        wanted.extend(programs.iter().map(|(_, socket, flags)| PollFd::new(socket, *flags)));
         if accepts {
             wanted.extend(listeners.iter().map(|(_, listener, _)| PollFd::new(&**listener, PollFlags::IN)));
         }
@@ -507,9 +614,9 @@ fn run(service: &Weak<Shared>) {
             _ = rustix::io::read(&shared.wake, &mut [0; 8]);
         }
         let mut state = shared.lock();
-        for ((program, _), _) in programs.iter().zip(&came[1..]).filter(|(_, came)| **came) {
+        for ((program, ..), _) in programs.iter().zip(&came[1..]).filter(|(_, came)| **came) {
             if !state.serve(*program, &shared) {
-                state.end(*program);
+                state.end(*program, &shared);
             }
         }
         for ((guest, listener, closing), _) in listeners

@@ -1,3 +1,5 @@
+mod agents;
+
 use crate::{End, GuestSpec, Key, Limits, Service, Ways};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
@@ -36,7 +38,7 @@ fn service(dir: &Path, limits: Limits) -> Service {
 
 fn service_of(ways: Everything, dir: &Path, limits: Limits) -> Service {
     let service = Service::start(Box::new(ways), limits).unwrap();
-    let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: dir.join(guest) };
+    let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: Some(dir.join(guest)) };
     service.keep(vec![spec("a"), spec("b")], sockets::here());
     assert_eq!(service.problems(), []);
     service
@@ -92,11 +94,12 @@ fn two_ends_are_matched_and_forgotten() {
     assert!(a.send(&Message::Offer { token: 7 }.bytes(), Some(client.as_fd())));
     until(|| service.status().offers == 1);
     assert!(b.send(&Message::Offer { token: 9 }.bytes(), Some(server.as_fd())));
-    let (Some(Message::Matched { token: 7, pair, second: true }), Some(other)) = (a.receive(), b.receive())
+    let (Some(Message::Matched { token: 7, pair, second: true, .. }), Some(other)) =
+        (a.receive(), b.receive())
     else {
         panic!("no match");
     };
-    assert_eq!(other, Message::Matched { token: 9, pair, second: false });
+    assert_eq!(other, Message::Matched { token: 9, pair, second: false, offset: 0 });
     assert!(a.send(&Message::Poke { pair }.bytes(), None));
     assert_eq!(
         (a.receive(), b.receive()),

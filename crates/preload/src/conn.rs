@@ -63,6 +63,8 @@ pub struct Conn {
     pub senders: AtomicU32,
     pub pair: AtomicU64,
     second: AtomicU32,
+    /// Whether its memory is of a window, where others get it once the daemon thinks that this program is gone.
+    pub in_window: AtomicU32,
     /// An error that the kernel told this library, and that the program is to hear.
     pub error: AtomicI32,
     /// Whether the peer sends no more.
@@ -96,6 +98,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.error.store(0, Ordering::Relaxed);
+        self.in_window.store(0, Ordering::Relaxed);
         for word in [&self.sent, &self.received, &self.pair] {
             word.store(0, Ordering::Relaxed);
         }
@@ -119,10 +122,11 @@ impl Conn {
         self.state() == MATCHED
     }
 
-    pub fn set_matched(&self, pair: u64, second: bool) {
+    /// Notes the pair. Returns false if nobody waits for it any more.
+    pub fn set_matched(&self, pair: u64, second: bool) -> bool {
         self.pair.store(pair, Ordering::Relaxed);
         self.second.store(second.into(), Ordering::Relaxed);
-        self.moves(OFFERED, MATCHED);
+        self.moves(OFFERED, MATCHED)
     }
 
     pub fn take_error(&self) -> Option<c_int> {

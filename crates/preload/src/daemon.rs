@@ -192,11 +192,21 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 
 fn handle(message: Message, descriptor: Option<c_int>) {
     match message {
-        Message::Matched { token, pair, second } => {
-            let Some(conn) = by_token(token).filter(|conn| conn.state() == OFFERED) else { return };
-            if let Some(at) = descriptor.and_then(|fd| sys::map(fd, BYTES, libc::MAP_SHARED)) {
-                conn.set_mapped(at);
-                conn.set_matched(pair, second);
+        Message::Matched { token, pair, second, offset } => {
+            let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
+            let map = |fd| sys::map(fd, offset, BYTES, libc::MAP_SHARED);
+            let is_moved = match (&conn, conn.as_ref().and(descriptor).and_then(map)) {
+                (Some(conn), Some(at)) => {
+                    conn.set_mapped(at);
+                    conn.in_window.store((offset != 0).into(), Ordering::Relaxed);
+                    conn.set_matched(pair, second)
+                }
+                _ => false,
+            };
+            if !is_moved {
+                // Nobody waits for it any more, or it can't be used.
+                send(Message::Gone { token, pair }, None);
+                conn.iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP));
             }
         }
         Message::Look { token } => by_token(token).iter().for_each(leaving::look),

@@ -109,8 +109,8 @@ fn make(epoll: c_int) -> Option<&'static Set> {
         return Some(there);
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let new = sys::map(-1, size_of::<Set>(), flags)?.cast::<Set>();
-    let entries = sys::map(-1, DESCRIPTORS * size_of::<Entry>(), flags)?.cast::<Entry>();
+    let new = sys::map(-1, 0, size_of::<Set>(), flags)?.cast::<Set>();
+    let entries = sys::map(-1, 0, DESCRIPTORS * size_of::<Entry>(), flags)?.cast::<Entry>();
     // SAFETY: the memory is new and large enough, and nobody else has it yet.
     unsafe {
         (*new).state.renew(State { entries, hot: [0; HOT], count: 0, turn: 0 });

@@ -4,7 +4,7 @@ use crate::conn::Tx;
 use crate::table::{self, Ref};
 use crate::{daemon, sys};
 use libc::c_int;
-use sockring::{Breach, Direction, Link, Step};
+use sockring::{BYTES, Breach, Direction, HEADER, Link, Step};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes that are sent again by the kernel at a time.
@@ -149,6 +149,31 @@ pub fn leave(conn: &Ref, fd: c_int) {
             drop(tx);
             conn.breaks(fd);
         }
+    }
+}
+
+/// Returns a connection to TCP whose memory is of a window, and gives that back. What the library noted there goes on
+/// in memory of its own.
+pub fn leave_window(conn: &Ref, fd: c_int) {
+    leave(conn, fd);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let Some(mut tx) = conn.tx.take() else { return };
+    let (at, copied) = (conn.mapped(), if tx.sender.has_unsent() { BYTES } else { HEADER });
+    let replaced = !at.is_null()
+        && sys::map(-1, 0, BYTES, flags).is_some_and(|own| {
+            // SAFETY: both are mapped with as many bytes; nothing is written any more to the ring in which this end
+            // sends, and nothing read from the other.
+            unsafe { std::ptr::copy_nonoverlapping(at, own, copied) };
+            // SAFETY: the copy has what is still needed.
+            unsafe { sys::replace(at, BYTES, own) }
+        });
+    if replaced && conn.in_window.swap(0, Ordering::AcqRel) == 1 {
+        daemon::tell_end(conn.number(), conn);
+    }
+    if !replaced {
+        tx.over = true;
+        drop(tx);
+        conn.breaks(fd);
     }
 }
 

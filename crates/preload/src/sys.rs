@@ -194,14 +194,23 @@ impl Control {
     }
 }
 
-pub fn map(fd: c_int, len: usize, flags: c_int) -> Option<*mut u8> {
+pub fn map(fd: c_int, offset: u64, len: usize, flags: c_int) -> Option<*mut u8> {
     let before = errno();
-    let at = call!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
+    let at = call!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset);
     if (-4095..0).contains(&at) {
         set_errno(before);
         return None;
     }
     Some(at as *mut u8)
+}
+
+/// Moves a mapping to an address, in place of what is mapped there. Returns whether it is done.
+///
+/// # Safety
+/// The mapping is the caller's, and whoever uses the other one goes on with what it holds.
+pub unsafe fn replace(at: *mut u8, len: usize, with: *mut u8) -> bool {
+    let (before, flags) = (errno(), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+    checked(call!(libc::SYS_mremap, with, len, len, flags, at), before).is_ok()
 }
 
 /// Unmaps memory.

@@ -32,7 +32,7 @@ struct Arena {
 /// Makes the memory of connections.
 pub fn open() {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    if let Some(at) = sys::map(-1, size_of::<Arena>(), flags) {
+    if let Some(at) = sys::map(-1, 0, size_of::<Arena>(), flags) {
         ARENA.store(at.cast(), Ordering::Release);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Bytes of a ring.
 pub const SIZE: u64 = 256 << 10;
 /// Bytes before the rings.
-const HEADER: usize = 4096;
+pub const HEADER: usize = 4096;
 /// Bytes of the memory of a connection.
 pub const BYTES: usize = HEADER + 2 * SIZE as usize;
 /// Entries of a log.

@@ -18,7 +18,7 @@ mod message;
 mod reader;
 mod sender;
 
-pub use layout::{BYTES, Direction, Link, SIZE, Side};
+pub use layout::{BYTES, Direction, HEADER, Link, SIZE, Side};
 pub use message::{LEN as MESSAGE_LEN, Message};
 pub use reader::{Reader, Step};
 pub use sender::Sender;

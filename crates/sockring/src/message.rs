@@ -45,6 +45,9 @@ pub enum Message {
         pair: u64,
         /// Whether this is the second end.
         second: bool,
+        /// Where the memory begins in what comes along. It is 0 unless that is a window of a virtual machine, with
+        /// other memory in it.
+        offset: u64,
     },
     /// Daemon: look at the directions of this connection.
     Look {
@@ -62,15 +65,16 @@ impl Message {
     /// Returns the bytes of the message.
     #[must_use]
     pub fn bytes(self) -> [u8; LEN] {
-        let (kind, a, b, second) = match self {
-            Self::Offer { token } => (1, token, 0, false),
-            Self::Cancel { token } => (2, token, 0, false),
-            Self::Poke { pair } => (3, 0, pair, false),
-            Self::Gone { token, pair } => (4, token, pair, false),
-            Self::Adopt { token, pair } => (5, token, pair, false),
-            Self::Matched { token, pair, second } => (6, token, pair, second),
-            Self::Look { token } => (7, token, 0, false),
-            Self::Refused { token } => (8, token, 0, false),
+        const NONE: (bool, u64) = (false, 0);
+        let (kind, a, b, (second, offset)) = match self {
+            Self::Offer { token } => (1, token, 0, NONE),
+            Self::Cancel { token } => (2, token, 0, NONE),
+            Self::Poke { pair } => (3, 0, pair, NONE),
+            Self::Gone { token, pair } => (4, token, pair, NONE),
+            Self::Adopt { token, pair } => (5, token, pair, NONE),
+            Self::Matched { token, pair, second, offset } => (6, token, pair, (second, offset)),
+            Self::Look { token } => (7, token, 0, NONE),
+            Self::Refused { token } => (8, token, 0, NONE),
         };
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
@@ -78,6 +82,7 @@ impl Message {
         bytes[5] = second.into();
         bytes[8..16].copy_from_slice(&u64::to_le_bytes(a));
         bytes[16..24].copy_from_slice(&u64::to_le_bytes(b));
+        bytes[24..].copy_from_slice(&u64::to_le_bytes(offset));
         bytes
     }
 
@@ -89,14 +94,14 @@ impl Message {
         if bytes[..4] != VERSION.to_le_bytes() || bytes[5] > 1 {
             return None;
         }
-        let (token, pair, second) = (word(8)?, word(16)?, bytes[5] == 1);
+        let (token, pair, offset, second) = (word(8)?, word(16)?, word(24)?, bytes[5] == 1);
         Some(match bytes[4] {
             1 => Self::Offer { token },
             2 => Self::Cancel { token },
             3 => Self::Poke { pair },
             4 => Self::Gone { token, pair },
             5 => Self::Adopt { token, pair },
-            6 => Self::Matched { token, pair, second },
+            6 => Self::Matched { token, pair, second, offset },
             7 => Self::Look { token },
             8 => Self::Refused { token },
             _ => return None,

@@ -240,7 +240,7 @@ proptest! {
             Message::Poke { pair },
             Message::Gone { token, pair },
             Message::Adopt { token, pair },
-            Message::Matched { token, pair, second },
+            Message::Matched { token, pair, second, offset: pair ^ token },
             Message::Look { token },
             Message::Refused { token },
         ] {

@@ -1,8 +1,12 @@
 //! Sockets at memory speed: what the tables say about connections between guests.
 
+mod agents;
+
 use crate::forwarder::Forwarder;
+use agents::Agents;
 use control::SocketsSpec;
 use engine::Engine;
+use hca::SocketsService;
 use matchmaker::{End, GuestSpec, Key, Limits, Service, Ways};
 use model::{FlowKey, GATEWAY_MAC, PacketView, Verdict, VifId, Vrf};
 use packet::{Ethernet, Fragment, Headers, Ip, L3, L4, Mac, proto};
@@ -26,7 +30,7 @@ struct Known {
 
 /// The service, with the guests that it is for.
 pub struct Matchmaker {
-    service: Option<Service>,
+    service: Option<Arc<Service>>,
     specs: Specs,
 }
 
@@ -46,7 +50,12 @@ impl Matchmaker {
         let service = Service::start(Box::new(tables), Limits::default());
         let service =
             service.inspect_err(|error| tracing::error!("sockets of guests stay with TCP: {error}")).ok();
-        Self { service, specs }
+        Self { service: service.map(Arc::new), specs }
+    }
+
+    /// Returns the way in for programs of virtual machines.
+    pub fn agents(&self) -> Option<Arc<dyn SocketsService>> {
+        Some(Arc::new(Agents(Arc::downgrade(self.service.as_ref()?))))
     }
 
     pub fn keep(&self, wanted: &[SocketsSpec], maker: Arc<dyn Sockets>) {
@@ -59,7 +68,7 @@ impl Matchmaker {
     }
 
     pub fn review(&self) {
-        self.service.iter().for_each(Service::review);
+        self.service.iter().for_each(|service| service.review());
     }
 
     /// Notes that a capture begins or ends.
@@ -77,11 +86,11 @@ impl Matchmaker {
     }
 
     pub fn status(&self) -> matchmaker::Status {
-        self.service.as_ref().map(Service::status).unwrap_or_default()
+        self.service.as_ref().map(|service| service.status()).unwrap_or_default()
     }
 
     pub fn problems(&self) -> Vec<(String, String)> {
-        self.service.as_ref().map(Service::problems).unwrap_or_default()
+        self.service.as_ref().map(|service| service.problems()).unwrap_or_default()
     }
 }
 

@@ -58,6 +58,7 @@ impl ExecutorPorts {
             verbs.hold();
         }
         let matchmaker = Matchmaker::start(&forwarder);
+        verbs.serve_sockets(&matchmaker);
         Self {
             forwarder,
             matchmaker,

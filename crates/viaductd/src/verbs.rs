@@ -6,6 +6,7 @@ mod rules;
 mod windows;
 
 use crate::machines::Machines;
+use crate::matchmaking::Matchmaker;
 use crate::privileges::Privileges;
 use control::{RdmaSpec, RdmaStatus, WindowSpec};
 use device::{Device, Window};
@@ -86,6 +87,11 @@ impl Verbs {
         let fabric = Arc::new(Fabric::new(rules));
         let (devices, problems, running, vmms) = Default::default();
         Self { devices, fabric, privileges, windows, problems, running, vmms, machines }
+    }
+
+    /// Passes on what agents in virtual machines say of sockets.
+    pub fn serve_sockets(&self, matchmaker: &Matchmaker) {
+        matchmaker.agents().into_iter().for_each(|agents| self.fabric.serve_sockets(agents));
     }
 
     /// Lets programs wait at the devices' sockets, which the old daemon has too, until [`Self::accept`].

@@ -149,8 +149,9 @@ pub struct Guest {
     /// Limits of all clients of the verbs device together. Set whenever `rdma` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_limits: Option<RdmaLimits>,
-    /// tap: whether programs of the container may move their TCP connections within this host to memory in
-    /// common (`viaduct run`), by the socket in `sockets/` of the run-dir that has the guest's name.
+    /// Whether programs of the guest may move their TCP connections within this host to memory in common
+    /// (`viaduct run`). tap: by the socket in `sockets/` of the run-dir that has the guest's name; vhost: by the
+    /// agent in the virtual machine, in the window of its trust.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sockets: bool,
     /// vhost: size of the window in megabytes (of 2^20 bytes). The window is the file by which programs in

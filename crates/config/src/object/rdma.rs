@@ -144,8 +144,11 @@ fn check_sockets(guest: &Guest, r: &Reader<'_>) {
     if !guest.sockets {
         return;
     }
-    if guest.kind != GuestKind::Tap {
-        let message = "`sockets` is for kind = \"tap\": programs of other guests can't pass their sockets to the daemon";
+    let has_window =
+        guest.kind == GuestKind::Vhost && guest.window_mb.is_some() && guest.rdma_trust.is_some();
+    if guest.kind != GuestKind::Tap && !has_window {
+        let message = "`sockets` is for kind = \"tap\", and for kind = \"vhost\" with `rdma`, `window_mb` and `rdma_trust`: \
+                       programs of other guests have no memory in common";
         r.problem(Some("sockets"), message);
     }
     if guest.addresses.is_empty() {

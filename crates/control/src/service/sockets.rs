@@ -5,6 +5,9 @@ use api::v1;
 use matchmaker::{End, PairStatus};
 use tonic::Status;
 
+/// Stands for the socket of a virtual machine.
+const AGENT: &str = "agent in the machine";
+
 pub(super) fn reply(core: &Core, request: &v1::SocketsRequest) -> Result<v1::SocketsReply, Status> {
     let (specs, status) = (core.sockets(), core.ports().sockets());
     let is_of = |guest: &str| request.guest.as_ref().is_none_or(|only| only == guest);
@@ -14,7 +17,7 @@ pub(super) fn reply(core: &Core, request: &v1::SocketsRequest) -> Result<v1::Soc
     }
     let guest = |spec: &crate::SocketsSpec| v1::SocketsGuest {
         name: spec.guest.clone(),
-        socket: spec.socket.display().to_string(),
+        socket: spec.socket.as_ref().map_or_else(|| AGENT.to_owned(), |path| path.display().to_string()),
         programs: status.guests.iter().find(|(name, _)| *name == spec.guest).map_or(0, |(_, n)| *n as u32),
         problem: core
             .ports()

@@ -26,6 +26,12 @@ extern "C" fn before_fork() {
             conn.ends_offer();
         }
     });
+    // The daemon does not know of a fork that has memory of a window.
+    table::each(|fd, conn| {
+        if conn.in_window.load(Ordering::Relaxed) == 1 {
+            leaving::leave_window(conn, fd);
+        }
+    });
     table::fork(true);
 }
 
