@@ -45,10 +45,10 @@ verbs-musl: ## the same for musl (Alpine), in target/*-linux-musl/release/verbs
 		-Zbuild-std-features= --target $(MUSL) -p verbs -p rdmacm -p preload
 	@CC=musl-gcc scripts/link-verbs target/$(MUSL)/release
 
-plug-ins: ## viaduct-cni and netavark-viaduct as static binaries for any distribution, in target/*-linux-musl/plug-in
+plug-ins: ## viaduct-cni, netavark-viaduct and viaduct-agent as static binaries for any distribution, in target/*-linux-musl/plug-in
 	@rustup target list --installed | grep -qx $(MUSL) || rustup target add $(MUSL)
-	cargo build --profile plug-in --locked --target $(MUSL) -p cni
-	@! readelf --program-headers $(addprefix target/$(MUSL)/plug-in/,viaduct-cni netavark-viaduct) | grep INTERP
+	cargo build --profile plug-in --locked --target $(MUSL) -p cni -p agent
+	@! readelf --program-headers $(addprefix target/$(MUSL)/plug-in/,viaduct-cni netavark-viaduct viaduct-agent) | grep INTERP
 
 ovs-pmd: ## the driver by which an Open vSwitch programs Viaduct, for the DPDK of this machine, in target/ovs-pmd
 	@scripts/setup ovs-pmd
@@ -109,7 +109,7 @@ card-soak: ## five million random packets and many changes of tables through the
 test-binaries: ## what the demo and the tests run, in target/checked: built quickly, viaductd with the simulated card in it
 	@scripts/setup card
 	cargo build --profile checked --locked $(if $(ALL),--workspace --lib --bins --tests --features \
-		card/card-sim -F offload/card-sim -F viaductd/card-sim,-p viaductd -p viaduct -p verbs -p rdmacm -p preload -p cni \
+		card/card-sim -F offload/card-sim -F viaductd/card-sim,-p viaductd -p viaduct -p verbs -p rdmacm -p preload -p cni -p agent \
 		--features viaductd/card-sim)
 	@scripts/link-verbs target/checked
 
