@@ -1,5 +1,6 @@
 """Ways between two virtual machines: verbs by windows, Linux's Soft-RoCE, sockets."""
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ BEHIND = -10
 # show.
 VERBS = {"rdma": True, "window_mb": WINDOW_MB}
 KINDS = {
-    "vm-common": ("VMs, window in common", False, {**VERBS, "rdma_trust": "bench"}, "shared"),
+    "vm-common": ("VMs, window in common", False, {**VERBS, "rdma_trust": "bench", "sockets": True}, "shared"),
     "vm-own": ("VMs, windows of their own", False, VERBS, "copy"),
     "vm-hosts": ("VMs of two hosts", True, VERBS, "roce"),
     "vm-rxe": ("VMs, Soft-RoCE", False, {}, None),
@@ -83,6 +84,10 @@ class Machines(Way):
         with Meeting(self.server, self.client, ["ib_write_bw", "-d", DEVICE, "-x", "1", "-F", "-D", "5"]):
             going = lambda: [row["transport"] for row in rows() if row["state"] == "RTS"]
             eventually(lambda: self.transport in going(), f"a queue pair with transport {self.transport}", 60)
+
+    def moved(self):
+        """Returns how many connections went to rings."""
+        return json.loads(self.machines[0].host.call("--json", "sockets").stdout)["matched"]
 
     @property
     def pids(self):

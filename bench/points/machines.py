@@ -54,13 +54,31 @@ def tcp(device, *sizes, server=None, **environment):
     client, server = device.client, server or device.server
     listening = server.start(["NPtcp", *sizes], **environment)
     # A listener of rsockets belongs to the connection manager.
-    ready = server.answers if "LD_PRELOAD" in environment else lambda: server.listens(5002)
+    ready = server.answers if environment.get("LD_PRELOAD") == str(RSOCKETS) else lambda: server.listens(5002)
     try:
         eventually(lambda: ready() or not listening.running(), f"a listener: {listening.describe()}", 60)
         client.run(["NPtcp", "-h", server.address, *sizes, "-o", "netpipe.out"], timeout=240, **environment)
     finally:
         listening.stop()
     return netpipe_curve(client.run(["cat", "netpipe.out"]))
+
+
+def moved(device, *sizes):
+    """Returns NetPIPE's curve over sockets that the library moves to the window of both machines."""
+    from lab.host import binary
+
+    before, agents = device.moved(), [side.start([binary("viaduct-agent")]) for side in (device.client, device.server)]
+    library = {"LD_PRELOAD": binary("verbs/libviaduct-sockets.so.1"), "VIADUCT_SOCKETS": "/run/viaduct/sockets.sock"}
+    try:
+        for machine in device.machines:
+            machine.shell("until [ -S /system/run/viaduct/sockets.sock ]; do sleep 0.1; done")
+        curve = tcp(device, *sizes, **library)
+    finally:
+        for agent in agents:
+            agent.stop()
+    if device.moved() == before:
+        raise Failed("the connection stayed with TCP")
+    return curve
 
 
 # Settings of Open MPI. UCX looks in /sys only for the kind of IPv4 GIDs. It may give up while it connects on a
