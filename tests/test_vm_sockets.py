@@ -3,6 +3,7 @@ in the window that the machines have in common. In each, an agent passes on what
 
 import itertools
 import json
+import signal
 
 import pytest
 
@@ -18,7 +19,8 @@ pytestmark = [
     pytest.mark.xdist_group("sockets in machines"),
 ]
 
-TALK = REPOSITORY / "tests/rings/talk.py"
+RINGS = REPOSITORY / "tests/rings"
+EAGER = {"VIADUCT_SOCKETS_MODE": "eager"}
 MEGABYTE = 1 << 20
 PORTS = itertools.count(7000)
 SOCKET = "/run/viaduct/sockets.sock"
@@ -54,15 +56,31 @@ class World:
     def sockets(self):
         return json.loads(self.host.call("--json", "sockets").stdout)
 
-    def talk(self, count=2, length=MEGABYTE, **options):
-        """Runs both ends, which check every byte; returns how many connections were moved."""
+    def meet(self, program, *words, **options):
+        """Runs both ends of a program of tests/rings; returns how many connections were moved."""
         (one, other), port, before = self.vms, next(PORTS), self.sockets()["matched"]
-        server = self.start(other, [TALK, "serve", port, "block", length, count], **options)
+        server = self.start(other, [RINGS / program, "serve", port, *words], **options)
         eventually(lambda: other.programs.listens(port), f"a listener: {server.describe()}")
-        client = self.start(one, [TALK, "call", other.programs.address, port, "block", length, count], **options)
+        client = self.start(one, [RINGS / program, "call", other.programs.address, port, *words], **options)
         for end in (client, server):
-            assert end.wait(120) == 0, f"{client.describe()}\n{server.describe()}"
+            end.wait(120)
+        # Some end by a signal.
+        done = all("done" in end.text() and "failed" not in end.text() for end in (client, server))
+        assert done, f"{client.describe()}\n{server.describe()}"
         return self.sockets()["matched"] - before
+
+    def talk(self, kind="block", count=2, length=MEGABYTE, **options):
+        """Has both ends check every byte."""
+        return self.meet("talk.py", kind, length, count, **options)
+
+    def expect_moved(self, *kind, **options):
+        """Has both ends check every byte until their connections are moved before their end, for which programs and
+        agents must be quick."""
+        eventually(lambda: self.talk(*kind, **{**EAGER, **options}) == 2, "connections are moved")
+
+    def expect_clean(self):
+        eventually(lambda: not self.sockets()["pairs"], "no pair is left")
+        eventually(lambda: windows_are_clean(self), "nothing of the windows is used")
 
 
 class Paused:
@@ -71,10 +89,10 @@ class Paused:
     def __init__(self, world, length=4 * MEGABYTE):
         self.world, self.go, port = world, f"/tmp/go-{next(PORTS)}", next(PORTS)
         one, other = world.vms
-        words = lambda *talk: ["sh", "-c", PAUSED, self.go, TALK, *talk, port, "block", length, 1]
-        self.ends = [world.start(other, words("serve"), PAUSE="1", VIADUCT_SOCKETS_MODE="eager")]
+        words = lambda *talk: ["sh", "-c", PAUSED, self.go, RINGS / "talk.py", *talk, port, "block", length, 1]
+        self.ends = [world.start(other, words("serve"), PAUSE="1", **EAGER)]
         eventually(lambda: other.programs.listens(port), f"a listener: {self.ends[0].describe()}")
-        self.ends.append(world.start(one, words("call", other.programs.address), PAUSE="1", VIADUCT_SOCKETS_MODE="eager"))
+        self.ends.append(world.start(one, words("call", other.programs.address), PAUSE="1", **EAGER))
 
     def pair(self):
         pairs = self.world.sockets()["pairs"]
@@ -115,5 +133,94 @@ def test_connections_are_moved_and_return(world):
     eventually(lambda: paused.pair()["returned"], "the daemon asks for TCP")
     paused.finish()
     capture.stop()
-    eventually(lambda: not world.sockets()["pairs"], "no pair is left")
-    eventually(lambda: windows_are_clean(world), "nothing of the windows is used")
+    world.expect_clean()
+
+
+@pytest.fixture
+def agents(world):
+    world.start_agents()
+    return world
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["eager", "flap"])
+@pytest.mark.parametrize("kind", ["block", "poll", "select", "epoll", "edge"])
+def test_every_byte(agents, kind, mode):
+    agents.expect_moved(kind, VIADUCT_SOCKETS_MODE=mode)
+    agents.expect_clean()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fate", ["fork", "execute", "rights", "killed", "unread", "halves", "again", "stream"])
+def test_fates(agents, fate):
+    assert agents.meet("fates.py", fate) == 1
+    agents.expect_clean()
+
+
+@pytest.mark.nightly
+def test_a_user_without_the_window_stays_with_tcp(agents):
+    before = agents.sockets()["offered"]
+    assert agents.talk(user="65534", **EAGER) == 0
+    assert agents.sockets()["offered"] == before
+
+
+@pytest.mark.nightly
+def test_an_agent_ends(agents):
+    """Its programs go on by TCP, and by rings once it runs again. What they may have of the window waits for their end."""
+    paused = Paused(agents)
+    paused.expect_moved()
+    agents.agents[agents.vms[0]].stop(signal.SIGKILL)
+    eventually(lambda: paused.pair()["returned"], "the daemon asks for TCP")
+    agents.start_agents()
+    paused.finish()
+    agents.expect_moved()
+    expect_freed(agents)
+
+
+@pytest.mark.nightly
+def test_the_daemon_is_replaced(agents):
+    paused = Paused(agents)
+    paused.expect_moved()
+    agents.host.replace()
+    eventually(lambda: not agents.sockets()["pairs"], "the new daemon knows no pairs")
+    paused.finish()
+    agents.expect_moved()
+    expect_freed(agents)
+
+
+@pytest.mark.nightly
+def test_a_rate_takes_the_window_away(agents):
+    """Its guest has no window in common any more, and its connections return."""
+    paused = Paused(agents)
+    paused.expect_moved()
+    entry = agents.host.config.entry("guest", "a1")
+    entry["rate"] = {"mbps": 1000, "burst_kb": 1000}
+    agents.host.apply(agents.host.config)
+    eventually(lambda: (paused.pair() or {"returned": 1})["returned"], "the daemon asks for TCP")
+    paused.finish()
+    assert agents.talk(**EAGER) == 0
+    del entry["rate"]
+    agents.host.apply(agents.host.config)
+    agents.expect_moved()
+
+
+@pytest.mark.nightly
+def test_a_machine_ends(agents):
+    """Its peer's programs hear no more of it by the ring once its agent runs again, and then its memory is free."""
+    paused = Paused(agents)
+    paused.expect_moved()
+    vm = agents.vms[1]
+    vm.reboot()
+    vm.boot()
+    agents.start_agents()
+    agents.expect_moved()
+    eventually(lambda: paused.pair()["returned"], "the connection returns")
+    paused.ends[1].stop(signal.SIGKILL)
+    expect_freed(agents)
+
+
+def expect_freed(world):
+    """Programs tell, when they open the device, that others of their machine have ended."""
+    for vm in world.vms:
+        vm.programs.run(["ibv_devinfo"])
+    world.expect_clean()

@@ -305,7 +305,8 @@ impl Owners {
             let others = first.iter().find(|(_, peer)| peer != number);
             let is_over = program.is_over();
             let waits = others.is_some_and(|(since, _)| *since <= program.awaits);
-            if has_orphaned(program) && !waits || program.is_bare && is_over {
+            let may_go = if has_orphaned(program) { !waits } else { program.is_bare && is_over };
+            if may_go {
                 free.push((*number, program.take(is_over)));
             }
         }
