@@ -5,7 +5,7 @@
 //! |---|---|
 //! | none | the program has ended, and nobody has its memory any more |
 //! | [`MESSAGE_LEN`] | a message |
-//! | 36 more | an offer of an established connection: address (as one of IPv6) and port of its own end, then of the other |
+//! | 44 more | an offer of an established connection: address (as one of IPv6) and port of its own end, then of the other, then the number of the socket |
 
 use crate::offer::Offered;
 use sockring::{MESSAGE_LEN, Message};
@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Bytes of an address with its port.
 const END: usize = 18;
 /// Bytes of the longest frame.
-const LEN: usize = MESSAGE_LEN + 2 * END;
+const LEN: usize = MESSAGE_LEN + 2 * END + 8;
 
 /// A frame of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,8 @@ impl Frame {
             Self::End => Vec::new(),
             Self::Said(message, None) => message.bytes().to_vec(),
             Self::Said(message, Some(offered)) => {
-                [&message.bytes()[..], &put(offered.own), &put(offered.peer)].concat()
+                let cookie = offered.cookie.to_le_bytes();
+                [&message.bytes()[..], &put(offered.own), &put(offered.peer), &cookie].concat()
             }
         }
     }
@@ -66,8 +67,11 @@ impl Frame {
         match bytes.len() {
             MESSAGE_LEN => Some(Self::Said(message, None)),
             LEN => {
+                let (ends, cookie) = ends.split_at(2 * END);
                 let (own, peer) = ends.split_at(END);
-                Some(Self::Said(message, Some(Offered { own: get(own)?, peer: get(peer)?, namespace: 0 })))
+                let cookie = u64::from_le_bytes(cookie.try_into().ok()?);
+                let offered = Offered { own: get(own)?, peer: get(peer)?, namespace: 0, cookie };
+                Some(Self::Said(message, Some(offered)))
             }
             _ => None,
         }
@@ -82,7 +86,7 @@ mod tests {
     #[test]
     fn frames_are_read_as_written() {
         let ends = ["10.1.1.1:80", "[fd00::1]:65535"].map(|end| end.parse().unwrap());
-        let offered = Offered { own: ends[0], peer: ends[1], namespace: 0 };
+        let offered = Offered { own: ends[0], peer: ends[1], namespace: 0, cookie: 3 };
         let message = Message::Offer { token: 7 };
         for frame in [Frame::End, Frame::Said(message, None), Frame::Said(message, Some(offered))] {
             assert_eq!(Frame::read(&frame.bytes()), Some(frame));

@@ -1,7 +1,8 @@
 //! A program that offers connections.
 
 use crate::agent::Frame;
-use crate::offer::{Key, Offered};
+use crate::offer::{Key, Offered, Waiting};
+use crate::pairs::Party;
 use crate::receive::receive;
 use crate::window::Window;
 use rustix::event::PollFlags;
@@ -122,5 +123,11 @@ impl Client {
     /// Returns whether the program has no memory of pairs any more once this ends.
     pub const fn ends_in_order(&self) -> bool {
         !matches!(&self.line, Line::Agent { has_ended: false, .. })
+    }
+
+    /// Returns an end of a pair that this program offered.
+    pub fn party(&self, end: Waiting) -> Party {
+        let programs = vec![(end.program, end.token)];
+        Party { guest: self.guest.clone(), user: self.user, pid: self.pid, programs }
     }
 }

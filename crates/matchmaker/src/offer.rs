@@ -3,6 +3,7 @@
 use rustix::net::sockopt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +44,8 @@ pub struct Offered {
     pub peer: SocketAddr,
     /// The network namespace; 0: it is one of a virtual machine.
     pub namespace: u64,
+    /// The kernel's number of the socket, which no other socket ever has.
+    pub cookie: u64,
 }
 
 impl Offered {
@@ -57,7 +60,13 @@ impl Offered {
         }
         let own = SocketAddr::try_from(rustix::net::getsockname(descriptor).ok()?).ok()?;
         let peer = SocketAddr::try_from(rustix::net::getpeername(descriptor).ok()??).ok()?;
-        Some(Self { own: canonical(own), peer: canonical(peer), namespace: namespace(descriptor)? })
+        let own = canonical(own);
+        Some(Self {
+            own,
+            peer: canonical(peer),
+            namespace: namespace(descriptor)?,
+            cookie: cookie(descriptor)?,
+        })
     }
 
     /// Returns whether the connection does not leave its network namespace.
@@ -69,6 +78,31 @@ impl Offered {
     pub(crate) fn within(&self) -> Key {
         let end = |of: SocketAddr| End { vrf: 0, addr: of.ip(), port: of.port() };
         Key { within: Some(self.namespace), own: end(self.own), peer: end(self.peer) }
+    }
+}
+
+/// An offer without another end. It is a hint: the socket may have been closed meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// The program, and its name of the connection.
+    pub program: u64,
+    pub token: u64,
+    /// The socket's namespace and number.
+    pub socket: (u64, u64),
+    /// When the socket was seen last.
+    pub seen: Instant,
+    /// When the program was asked to offer it again, and has not answered yet.
+    pub asked: Option<Instant>,
+}
+
+impl Waiting {
+    pub fn new(program: u64, token: u64, of: &Offered) -> Self {
+        Self { program, token, socket: (of.namespace, of.cookie), seen: Instant::now(), asked: None }
+    }
+
+    /// Returns whether both are the same program's offers of the same socket.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (self.program, self.token, self.socket) == (other.program, other.token, other.socket)
     }
 }
 
@@ -89,6 +123,10 @@ fn option<T: Default>(descriptor: &OwnedFd, level: i32, name: i32) -> Option<T> 
 fn is_established(descriptor: &OwnedFd) -> bool {
     // The first byte of `struct tcp_info` is the state.
     option::<[u8; 8]>(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO).is_some_and(|info| info[0] == 1)
+}
+
+fn cookie(descriptor: &OwnedFd) -> Option<u64> {
+    option(descriptor, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
 /// Returns the network namespace of a socket (`SO_NETNS_COOKIE`).

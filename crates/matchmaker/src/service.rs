@@ -3,7 +3,7 @@
 use crate::Ways;
 use crate::client::{CONNECTIONS, Client, Limits, Line, PROGRAMS, Said};
 use crate::closing::{Closers, Who};
-use crate::offer::{Key, Offered};
+use crate::offer::{Key, Offered, Waiting};
 use crate::pairs::{Header, Memory, Pair, PairStatus, Pairs, Party};
 use crate::window::{InWindow, Window};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -28,6 +28,8 @@ const CREDIT: u32 = 20_000;
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between looks at what pairs do.
 const LOOK: u32 = 10;
+/// Time between which both sockets of a connection must be seen.
+const TOGETHER: Duration = Duration::from_secs(2);
 /// Connections of a guest's programs that other threads may be closing; meanwhile no more are accepted.
 const CLOSING: usize = 64;
 
@@ -90,7 +92,7 @@ struct State {
     open: BTreeMap<String, (GuestSpec, Open)>,
     clients: BTreeMap<u64, Client>,
     next: u64,
-    waiting: HashMap<Key, (u64, u64)>,
+    waiting: HashMap<Key, Waiting>,
     pairs: Pairs,
     next_pair: u64,
     /// Offers and pairs of each user of a guest.
@@ -403,64 +405,91 @@ impl State {
         own < limit && of_guest < half_of(CONNECTIONS, of_others)
     }
 
-    fn refuse(&mut self, program: u64, token: u64, shared: &Arc<Shared>) {
-        self.tell(program, Message::Refused { token }, &[], shared);
-    }
-
     fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Arc<Shared>) {
         self.counts[0] += 1;
         let Some(client) = self.clients.get(&program) else { return };
-        let (guest, user, pid) = (client.guest.clone(), client.user, client.pid);
+        let (guest, user) = (client.guest.clone(), client.user);
+        let known = client.offers.get(&token).copied();
         let key = offered.and_then(|offered| match offered.is_within() {
             // A machine's own connections are its own affair.
             true => client.window().is_none().then(|| offered.within()),
             false => shared.ways.inside(&guest, offered.own, offered.peer),
         });
-        let Some(key) = key.filter(|_| self.has_room(&guest, user, shared.limits.connections)) else {
-            self.counts[2] += 1;
-            return self.refuse(program, token, shared);
-        };
-        let is_taken = self.waiting.contains_key(&key) || client.offers.contains_key(&token);
-        if is_taken {
-            // Two sockets can't be the same end of a connection. Neither is believed.
-            self.counts[2] += 1;
-            if let Some((other, their)) = self.waiting.get(&key).copied() {
-                self.cancel(other, their);
-                self.refuse(other, their, shared);
+        let (Some(key), Some(offered)) = (key, offered) else { return self.refuse(program, token, shared) };
+        let own = Waiting::new(program, token, &offered);
+        let answers = match self.waiting.get_mut(&key) {
+            Some(there) if there.is_of(&own) => {
+                there.seen = own.seen;
+                there.asked.take().is_some()
             }
-            return self.refuse(program, token, shared);
-        }
-        *self.held.entry((guest.clone(), user)).or_default() += 1;
-        let own = Party { guest, user, pid, programs: vec![(program, token)] };
-        if let Some((other, their)) = self.waiting.get(&key.reverse()).copied() {
-            return self.meet(key, own, (other, their), shared);
-        }
-        self.waiting.insert(key, (program, token));
-        if let Some(client) = self.clients.get_mut(&program) {
-            client.offers.insert(token, key);
+            Some(there) => {
+                // One namespace has no two such sockets: the earlier one was closed, and its offer is stale. Of two in
+                // two namespaces, neither is believed.
+                let (their, is_stale) =
+                    (*there, there.socket.0 == own.socket.0 && there.socket.1 != own.socket.1);
+                self.refuse(their.program, their.token, shared);
+                return if is_stale {
+                    self.add(own, (guest, user), key, shared)
+                } else {
+                    self.refuse(program, token, shared)
+                };
+            }
+            None if known.is_some() => return self.refuse(program, token, shared),
+            None => return self.add(own, (guest, user), key, shared),
+        };
+        if let Some(other) = self.waiting.get(&key.reverse()).copied().filter(|_| answers) {
+            match other.seen.elapsed() < TOGETHER {
+                true => self.unite(key, (own, other), shared),
+                false => self.ask_again(key.reverse(), shared),
+            }
         }
     }
 
-    /// Makes a pair of an offer and the one that waits for it, if they may share memory.
-    fn meet(&mut self, key: Key, own: Party, (other, their): (u64, u64), shared: &Arc<Shared>) {
-        let program = own.programs[0].0;
-        let [ours, peer] = [program, other].map(|program| self.clients.get(&program));
+    /// Adds an offer, and has the other end offer again if it is there: its connection may be gone meanwhile, and this
+    /// one be another that has the same ports.
+    fn add(&mut self, own: Waiting, who: Who, key: Key, shared: &Arc<Shared>) {
+        if !self.has_room(&who.0, who.1, shared.limits.connections) {
+            return self.refuse(own.program, own.token, shared);
+        }
+        let Some(client) = self.clients.get_mut(&own.program) else { return };
+        client.offers.insert(own.token, key);
+        *self.held.entry(who).or_default() += 1;
+        self.waiting.insert(key, own);
+        self.ask_again(key.reverse(), shared);
+    }
+
+    fn ask_again(&mut self, key: Key, shared: &Arc<Shared>) {
+        let Some(waiting) = self.waiting.get_mut(&key) else { return };
+        if waiting.asked.is_none_or(|at| at.elapsed() >= TOGETHER) {
+            waiting.asked = Some(Instant::now());
+            let (program, token) = (waiting.program, waiting.token);
+            self.tell(program, Message::Again { token }, &[], shared);
+        }
+    }
+
+    /// Ends an offer that has no use.
+    fn refuse(&mut self, program: u64, token: u64, shared: &Arc<Shared>) {
+        self.counts[2] += 1;
+        self.cancel(program, token);
+        self.tell(program, Message::Refused { token }, &[], shared);
+    }
+
+    /// Makes a pair of two offers, if they may share memory.
+    fn unite(&mut self, key: Key, (own, other): (Waiting, Waiting), shared: &Arc<Shared>) {
+        let [ours, peer] = [own, other].map(|end| self.clients.get(&end.program));
         let (Some(ours), Some(peer)) = (ours, peer) else { return };
         let windows = match [ours, peer].map(Client::window) {
             [None, None] => Some(None),
             [Some(a), Some(b)] if a.id() == b.id() => Some(Some([a.clone(), b.clone()])),
             _ => None,
         };
-        let party = Party {
-            guest: peer.guest.clone(),
-            user: peer.user,
-            pid: peer.pid,
-            programs: vec![(other, their)],
-        };
-        let allowed = key.within.is_some() || shared.ways.may_share((&own.guest, &party.guest), &key);
-        self.waiting.remove(&key.reverse());
-        self.clients.get_mut(&other).into_iter().for_each(|peer| _ = peer.offers.remove(&their));
-        let parties = [own, party];
+        let parties = [ours.party(own), peer.party(other)];
+        let [a, b] = &parties;
+        let allowed = key.within.is_some() || shared.ways.may_share((&a.guest, &b.guest), &key);
+        for (key, end) in [(key, own), (key.reverse(), other)] {
+            self.waiting.remove(&key);
+            self.clients.get_mut(&end.program).and_then(|client| client.offers.remove(&end.token));
+        }
         match windows.filter(|_| allowed) {
             None => self.part(&parties, shared),
             Some(None) => match Header::new() {
@@ -473,7 +502,6 @@ impl State {
 
     /// Refuses both ends.
     fn part(&mut self, parties: &[Party; 2], shared: &Arc<Shared>) {
-        self.counts[2] += 1;
         for party in parties {
             self.release(&party.guest, party.user);
         }

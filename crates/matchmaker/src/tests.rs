@@ -77,6 +77,19 @@ fn connection() -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
+/// Makes a connection from this port, which ends without a trace.
+fn connection_from(port: u16, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    connect(&socket, &listener.local_addr().unwrap()).unwrap();
+    let ends = (TcpStream::from(socket), listener.accept().unwrap().0);
+    for end in [&ends.0, &ends.1] {
+        rustix::net::sockopt::set_socket_linger(end, Some(Duration::ZERO)).unwrap();
+    }
+    ends
+}
+
 fn until(mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -94,12 +107,15 @@ fn two_ends_are_matched_and_forgotten() {
     assert!(a.send(&Message::Offer { token: 7 }.bytes(), Some(client.as_fd())));
     until(|| service.status().offers == 1);
     assert!(b.send(&Message::Offer { token: 9 }.bytes(), Some(server.as_fd())));
-    let (Some(Message::Matched { token: 7, pair, second: true, .. }), Some(other)) =
+    assert_eq!(a.receive(), Some(Message::Again { token: 7 }));
+    assert_eq!(service.status().pairs, []);
+    assert!(a.send(&Message::Offer { token: 7 }.bytes(), Some(client.as_fd())));
+    let (Some(Message::Matched { token: 7, pair, second: false, .. }), Some(other)) =
         (a.receive(), b.receive())
     else {
         panic!("no match");
     };
-    assert_eq!(other, Message::Matched { token: 9, pair, second: false, offset: 0 });
+    assert_eq!(other, Message::Matched { token: 9, pair, second: true, offset: 0 });
     assert!(a.send(&Message::Poke { pair }.bytes(), None));
     assert_eq!(
         (a.receive(), b.receive()),
@@ -108,6 +124,53 @@ fn two_ends_are_matched_and_forgotten() {
     drop(a);
     assert!(b.send(&Message::Gone { token: 9, pair }.bytes(), None));
     until(|| service.status().pairs.is_empty());
+}
+
+/// Whoever offers a connection that is gone gets nothing of the next one with the same ports.
+#[test]
+fn a_stale_offer_claims_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits::default());
+    let program = |guest: &str| Program::new(&dir.path().join(guest));
+    let (thief, owner, b) = (program("a"), program("a"), program("b"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (first, end) = connection_from(0, &listener);
+    let port = first.local_addr().unwrap().port();
+    assert!(thief.send(&Message::Offer { token: 1 }.bytes(), Some(first.as_fd())));
+    until(|| service.status().offers == 1);
+    drop((first, end));
+    let (client, server) = connection_from(port, &listener);
+    assert!(b.send(&Message::Offer { token: 2 }.bytes(), Some(server.as_fd())));
+    assert_eq!(thief.receive(), Some(Message::Again { token: 1 }));
+    // What he has is another connection.
+    let (other, _peer) = connection();
+    assert!(thief.send(&Message::Offer { token: 1 }.bytes(), Some(other.as_fd())));
+    assert_eq!(thief.receive(), Some(Message::Refused { token: 1 }));
+    assert!(owner.send(&Message::Offer { token: 3 }.bytes(), Some(client.as_fd())));
+    assert_eq!(b.receive(), Some(Message::Again { token: 2 }));
+    assert!(b.send(&Message::Offer { token: 2 }.bytes(), Some(server.as_fd())));
+    assert!(matches!(owner.receive(), Some(Message::Matched { token: 3, .. })));
+    assert!(matches!(b.receive(), Some(Message::Matched { token: 2, .. })));
+}
+
+/// The owner need not wait until the stale offer ends.
+#[test]
+fn a_live_socket_displaces_a_stale_offer() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits::default());
+    let (thief, owner) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("a")));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (first, end) = connection_from(0, &listener);
+    let port = first.local_addr().unwrap().port();
+    assert!(thief.send(&Message::Offer { token: 1 }.bytes(), Some(first.as_fd())));
+    until(|| service.status().offers == 1);
+    drop((first, end));
+    let (client, _server) = connection_from(port, &listener);
+    assert!(owner.send(&Message::Offer { token: 3 }.bytes(), Some(client.as_fd())));
+    assert_eq!(thief.receive(), Some(Message::Refused { token: 1 }));
+    until(|| service.status().offers == 1);
+    assert!(owner.send(&Message::Cancel { token: 3 }.bytes(), None));
+    until(|| service.status().offers == 0);
 }
 
 #[test]

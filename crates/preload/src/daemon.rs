@@ -210,6 +210,12 @@ fn handle(message: Message, descriptor: Option<c_int>) {
             }
         }
         Message::Look { token } => by_token(token).iter().for_each(leaving::look),
+        Message::Again { token } => {
+            let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
+            if let Some((conn, fd)) = conn.and_then(|conn| table::descriptor(&conn).map(|fd| (conn, fd))) {
+                send(Message::Offer { token: self::token(&conn) }, Some(fd));
+            }
+        }
         Message::Refused { token } => {
             by_token(token).iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP))
         }

@@ -13,6 +13,11 @@ pub enum Message {
         /// The program's name of it.
         token: u64,
     },
+    /// Daemon: the other end is there. Offer it again, so that both sockets are seen alive at the same time.
+    Again {
+        /// As in the offer.
+        token: u64,
+    },
     /// Program: the offer ends.
     Cancel {
         /// As in the offer.
@@ -75,6 +80,7 @@ impl Message {
             Self::Matched { token, pair, second, offset } => (6, token, pair, (second, offset)),
             Self::Look { token } => (7, token, 0, NONE),
             Self::Refused { token } => (8, token, 0, NONE),
+            Self::Again { token } => (9, token, 0, NONE),
         };
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
@@ -104,6 +110,7 @@ impl Message {
             6 => Self::Matched { token, pair, second, offset },
             7 => Self::Look { token },
             8 => Self::Refused { token },
+            9 => Self::Again { token },
             _ => return None,
         })
     }
