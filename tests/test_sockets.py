@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,9 @@ class World:
 
     def sockets(self):
         return json.loads(self.host.call("--json", "sockets").stdout)
+
+    def guests(self):
+        return json.loads(self.host.call("--json", "sockets", "--guests").stdout)
 
     def talk(self, kind="block", length=4 * MEGABYTE, count=2, **options):
         """Runs both ends; returns what the daemon counted meanwhile."""
@@ -162,6 +167,32 @@ def test_the_daemons_end_returns_it_to_tcp(lab):
     paused.finish()
     eventually(lambda: all(not guest.get("problem") for guest in world.sockets()["guests"]), "the sockets are open")
     assert world.talk(mode="eager") == 2
+
+
+def test_a_peer_that_does_not_return_is_cut_off(lab):
+    """A rule that forbids rings holds two seconds later, whatever one of the programs does."""
+    world = World(lab)
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    os.kill(paused.pair()["peer_pid"], signal.SIGSTOP)
+    world.host.config.entry("guest", "a1")["rate"] = {"mbps": 1000, "burst_kb": 1000}
+    world.host.apply(world.host.config)
+    eventually(lambda: any("failed" in end.output() for end in paused.ends), "the program hears of it")
+    assert any("ConnectionResetError" in end.output() for end in paused.ends)
+
+
+def test_a_program_that_was_stopped_loses_nothing_by_the_daemons_end(lab):
+    """Nobody forbids anything then: as long as its peer is quiet, a program waits for it."""
+    world = World(lab)
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    stopped = paused.pair()["peer_pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    world.host.restart()
+    eventually(lambda: any(guest["programs"] for guest in world.guests()), "the other program has a daemon again")
+    time.sleep(3)
+    os.kill(stopped, signal.SIGCONT)
+    paused.finish()
 
 
 @pytest.mark.parametrize("keys", [{"trust": None}, {"rate": {"mbps": 1000, "burst_kb": 1000}}], ids=["trust", "rate"])

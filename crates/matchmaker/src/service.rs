@@ -217,6 +217,9 @@ impl Shared {
     }
 }
 
+/// Has an end return to TCP.
+const RETURN: fn(u64) -> Message = |token| Message::Return { token };
+
 impl State {
     /// Opens the sockets that are wanted and not open. A daemon that is being replaced has them until it ends.
     fn open_wanted(&mut self) {
@@ -245,21 +248,21 @@ impl State {
         for (number, pair) in self.pairs.iter_mut().filter(|(_, pair)| which(pair)) {
             let (shared, number) = (Arc::downgrade(shared), *number);
             let tell = move || {
-                shared.upgrade().iter().for_each(|shared| shared.lock().have_looked(number, shared));
+                shared.upgrade().iter().for_each(|shared| shared.lock().tell_both(number, RETURN, shared));
             };
             if pair.return_to_tcp(why, tell) {
                 told.push(number);
             }
         }
-        told.into_iter().for_each(|number| self.have_looked(number, shared));
+        told.into_iter().for_each(|number| self.tell_both(number, RETURN, shared));
     }
 
-    /// Has both ends of a pair look at their directions.
-    fn have_looked(&mut self, number: u64, shared: &Arc<Shared>) {
+    /// Sends a message about their end to both ends of a pair.
+    fn tell_both(&mut self, number: u64, says: fn(u64) -> Message, shared: &Arc<Shared>) {
         let Some(pair) = self.pairs.get(&number) else { return };
         let told: Vec<_> = pair.parties.iter().flat_map(|party| party.programs.clone()).collect();
         for (program, token) in told {
-            self.tell(program, Message::Look { token }, &[], shared);
+            self.tell(program, says(token), &[], shared);
         }
     }
 
@@ -570,7 +573,7 @@ impl State {
         if let Some(client) = self.clients.get_mut(&program) {
             client.credit = client.credit.saturating_sub(told as u32);
         }
-        self.have_looked(pair, shared);
+        self.tell_both(pair, |token| Message::Look { token }, shared);
     }
 
     fn adopt(&mut self, program: u64, token: u64, pair: u64) {

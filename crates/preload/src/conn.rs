@@ -80,6 +80,10 @@ pub struct Conn {
     pub waits_out: AtomicU32,
     /// The set of `epoll` that was told last of it, plus one.
     pub epoll: AtomicU32,
+    /// When the peer must have returned to TCP: 0 if it need not, [`leaving::UNSEEN`] as long as it is quiet.
+    pub returns: AtomicU64,
+    /// The peer's position in its ring, as it was seen last while it had to return.
+    pub seen: AtomicU64,
     pub rx: Lock<Rx>,
     pub tx: Lock<Tx>,
 }
@@ -99,7 +103,7 @@ impl Conn {
         }
         self.error.store(0, Ordering::Relaxed);
         self.in_window.store(0, Ordering::Relaxed);
-        for word in [&self.sent, &self.received, &self.pair] {
+        for word in [&self.sent, &self.received, &self.pair, &self.returns, &self.seen] {
             word.store(0, Ordering::Relaxed);
         }
         // SAFETY: the caller promises that nobody has it.

@@ -157,14 +157,14 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     loop {
         let socket = SOCKET.load(Ordering::Acquire);
         if socket < 0 {
+            _ = leaving::work();
             sys::nap(100_000);
             if connect() {
                 adopt_all();
             }
             continue;
         }
-        let busy = leaving::work();
-        match sys::poll(socket, libc::POLLIN, if busy { 2 } else { -1 }) {
+        match sys::poll(socket, libc::POLLIN, leaving::work()) {
             Ok(0) | Err(libc::EINTR) => continue,
             _ => {}
         }
@@ -183,7 +183,6 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
                     sys::close(socket);
                 }
                 table::each_conn(|conn| _ = conn.moves(OFFERED, conn::FRESH));
-                // Nobody judges by the rules what goes by rings.
                 leaving::return_all();
             }
         }
@@ -208,6 +207,9 @@ fn handle(message: Message, descriptor: Option<c_int>) {
                 send(Message::Gone { token, pair }, None);
                 conn.iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP));
             }
+        }
+        Message::Return { token } => {
+            by_token(token).iter().for_each(|conn| leaving::must_return(conn, false))
         }
         Message::Look { token } => by_token(token).iter().for_each(leaving::look),
         Message::Again { token } => {

@@ -5,13 +5,22 @@ use crate::table::{self, Ref};
 use crate::{daemon, sys};
 use libc::c_int;
 use sockring::{BYTES, Breach, Direction, HEADER, Link, Step};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Bytes that are sent again by the kernel at a time.
 const PIECE: usize = 16 << 10;
 /// Naps of 50 microseconds until a peer must have answered: two seconds.
 const PATIENCE: u32 = 40_000;
 
+/// Nanoseconds in which a peer must have returned to TCP when it must.
+const TIME: u64 = 2_000_000_000;
+/// Milliseconds between looks at connections that must return.
+const LOOK: c_int = 100;
+/// The peer of a connection that must return has not written anything since.
+pub const UNSEEN: u64 = u64::MAX;
+
+/// Whether there are connections whose peers must return.
+static RETURNING: AtomicBool = AtomicBool::new(false);
 /// Connections whose rest is still to be sent by the kernel.
 static UNSENT: AtomicU32 = AtomicU32::new(0);
 
@@ -89,10 +98,11 @@ pub fn send_rest(link: &Link, tx: &mut Tx, fd: c_int) -> bool {
     true
 }
 
-/// Goes on with what could not be sent at once. Returns whether there is more.
-pub fn work() -> bool {
+/// Goes on with what could not be done at once. Returns the milliseconds until there is more to do; -1: nothing.
+pub fn work() -> c_int {
+    let returning = RETURNING.load(Ordering::Acquire) && watch();
     if UNSENT.load(Ordering::Acquire) == 0 {
-        return false;
+        return if returning { LOOK } else { -1 };
     }
     table::each_conn(|conn| {
         if conn.is_matched()
@@ -103,20 +113,69 @@ pub fn work() -> bool {
             send_rest(&link, &mut tx, fd);
         }
     });
-    UNSENT.load(Ordering::Acquire) != 0
+    match UNSENT.load(Ordering::Acquire) {
+        0 if returning => LOOK,
+        0 => -1,
+        _ => 2,
+    }
 }
 
-/// Returns all connections to TCP, in both directions.
-pub fn return_all() {
+/// Looks at connections that must return. Returns whether there are any.
+fn watch() -> bool {
+    let mut any = false;
     table::each_conn(|conn| {
-        if conn.is_matched()
-            && let Some(link) = conn.link()
-        {
-            link.tx().want_tcp(Direction::RETURNS);
-            link.rx().want_tcp(Direction::RETURNS);
-            look(conn);
+        if conn.returns.load(Ordering::Acquire) != 0 {
+            any |= !is_back(conn);
         }
     });
+    RETURNING.store(any, Ordering::Release);
+    any
+}
+
+/// Returns whether nothing new can come by the ring of a connection that must return. Resets it if its peer does not
+/// follow in time, whatever the peer has written where it can.
+fn is_back(conn: &Ref) -> bool {
+    let sealed = match (conn.link().filter(|_| conn.is_matched()), conn.rx.take()) {
+        (Some(_), Some(mut rx)) if !rx.started => {
+            rx.over = true;
+            Ok(true)
+        }
+        (Some(link), Some(mut rx)) => rx.reader.seal(link.rx()).map(|sealed| sealed || rx.over),
+        _ => Ok(true),
+    };
+    if sealed == Ok(true) {
+        conn.returns.store(0, Ordering::Release);
+        return true;
+    }
+    let now = sys::now(libc::CLOCK_MONOTONIC);
+    let written = conn.link().map_or(0, |link| link.rx().positions().0);
+    if conn.seen.swap(written, Ordering::AcqRel) != written {
+        conn.returns.fetch_min(now + TIME, Ordering::AcqRel);
+    }
+    if sealed.is_ok() && now < conn.returns.load(Ordering::Acquire) {
+        return false;
+    }
+    conn.returns.store(0, Ordering::Release);
+    table::descriptor(conn).iter().for_each(|fd| conn.breaks(*fd));
+    true
+}
+
+/// Returns a connection to TCP, which its peer must do as well: in two seconds, or if it is `patient`, in two seconds
+/// after it has written to its ring again. A program that was stopped does not.
+pub fn must_return(conn: &Ref, patient: bool) {
+    let Some(link) = conn.link().filter(|_| conn.is_matched()) else { return };
+    link.tx().want_tcp(Direction::RETURNS);
+    link.rx().want_tcp(Direction::RETURNS);
+    conn.seen.store(link.rx().positions().0, Ordering::Release);
+    let until = if patient { UNSEEN } else { sys::now(libc::CLOCK_MONOTONIC) + TIME };
+    conn.returns.store(until, Ordering::Release);
+    RETURNING.store(true, Ordering::Release);
+    look(conn);
+}
+
+/// Returns all connections to TCP: nobody judges by the rules what goes by rings.
+pub fn return_all() {
+    table::each_conn(|conn| must_return(conn, true));
 }
 
 /// Does what the peer or the daemon asks for.

@@ -277,9 +277,9 @@ impl Link {
         unsafe { self.base.add(at).cast_mut() }
     }
 
-    /// Returns the two pieces of the ring from a position on.
+    /// Returns the two pieces of the ring from a position on, which together are not longer than the ring.
     fn pieces(from: u64, len: usize) -> [(usize, usize); 2] {
-        let at = (from % SIZE) as usize;
+        let (at, len) = ((from % SIZE) as usize, len.min(SIZE as usize));
         let first = len.min(SIZE as usize - at);
         [(at, first), (0, len - first)]
     }
@@ -287,7 +287,7 @@ impl Link {
     /// Copies into the ring in which this end sends.
     ///
     /// # Safety
-    /// `len` bytes can be read at `from`; `len` is at most [`SIZE`].
+    /// `len` bytes can be read at `from`. At most [`SIZE`] are copied.
     pub(crate) unsafe fn put(&self, position: u64, from: *const u8, len: usize) {
         let ring = self.ring(self.side == Side::Second);
         let mut done = 0;
@@ -301,7 +301,7 @@ impl Link {
     /// Copies out of the ring in which this end reads, or sends.
     ///
     /// # Safety
-    /// `len` bytes can be written at `to`; `len` is at most [`SIZE`].
+    /// `len` bytes can be written at `to`. At most [`SIZE`] are copied.
     pub(crate) unsafe fn get(&self, sent: bool, position: u64, to: *mut u8, len: usize) {
         let ring = self.ring((self.side == Side::Second) == sent);
         let mut done = 0;

@@ -59,6 +59,11 @@ pub enum Message {
         /// As in the offer.
         token: u64,
     },
+    /// Daemon: the connection has to return to TCP, whatever the peer does.
+    Return {
+        /// As in the offer.
+        token: u64,
+    },
     /// Daemon: the offer has no use: the other end is not a program of this host that may share memory.
     Refused {
         /// As in the offer.
@@ -81,6 +86,7 @@ impl Message {
             Self::Look { token } => (7, token, 0, NONE),
             Self::Refused { token } => (8, token, 0, NONE),
             Self::Again { token } => (9, token, 0, NONE),
+            Self::Return { token } => (10, token, 0, NONE),
         };
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
@@ -111,6 +117,7 @@ impl Message {
             7 => Self::Look { token },
             8 => Self::Refused { token },
             9 => Self::Again { token },
+            10 => Self::Return { token },
             _ => return None,
         })
     }

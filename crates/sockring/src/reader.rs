@@ -15,6 +15,15 @@ pub struct Reader {
     wr: u64,
     /// Bytes taken from the kernel's stream, bells included.
     k: u64,
+    /// The last switches, if the sender has gone back for good: what it writes later counts no more.
+    sealed: Option<Sealed>,
+}
+
+/// A sender's last epoch, and the switches to it and to the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sealed {
+    epoch: u32,
+    log: [(u64, u64); 2],
 }
 
 /// The next thing in a direction.
@@ -46,9 +55,41 @@ impl Reader {
         self.epoch % 2 == 1
     }
 
+    /// Follows no switch after the last one, if the sender has gone back to the kernel for good. Returns whether it has.
+    ///
+    /// # Errors
+    /// [`Breach`].
+    pub fn seal(&mut self, dir: &Direction) -> Result<bool, Breach> {
+        if self.sealed.is_some() {
+            return Ok(true);
+        }
+        let epoch = dir.epoch();
+        if !dir.has_left() || epoch % 2 == 1 {
+            return Ok(false);
+        }
+        self.look(dir)?;
+        let log = [0, 1].map(|n| dir.switch(epoch.wrapping_sub(n)));
+        if dir.epoch() != epoch {
+            return Err(Breach::Epoch);
+        }
+        self.sealed = Some(Sealed { epoch, log });
+        Ok(true)
+    }
+
+    fn epoch_of(&self, dir: &Direction) -> u32 {
+        self.sealed.map_or_else(|| dir.epoch(), |last| last.epoch)
+    }
+
+    fn switch_to(&self, dir: &Direction, epoch: u32) -> (u64, u64) {
+        match self.sealed {
+            Some(last) => last.log[last.epoch.wrapping_sub(epoch) as usize % 2],
+            None => dir.switch(epoch),
+        }
+    }
+
     /// Returns the sender's epoch, which is this one or the next, and whether it is the next.
     fn look(&self, dir: &Direction) -> Result<bool, Breach> {
-        match dir.epoch().wrapping_sub(self.epoch) {
+        match self.epoch_of(dir).wrapping_sub(self.epoch) {
             0 => Ok(false),
             // A sender may go back to the kernel before the reader has seen that it came to the ring.
             1 => Ok(true),
@@ -62,7 +103,7 @@ impl Reader {
         if !self.look(dir)? {
             return Ok(None);
         }
-        let (k, r) = dir.switch(self.epoch.wrapping_add(1));
+        let (k, r) = self.switch_to(dir, self.epoch.wrapping_add(1));
         let (k, r) = (k.checked_sub(self.k), r.checked_sub(self.rd));
         Ok(Some((k.ok_or(Breach::Position)?, r.ok_or(Breach::Position)?)))
     }
@@ -92,11 +133,11 @@ impl Reader {
                 if self.wr == self.rd {
                     self.wr = self.check(dir.wr())?;
                 }
-                let len = self.wr - self.rd;
+                let len = self.ahead();
                 return Ok(if len == 0 { Step::Empty } else { Step::Ring(len) });
             };
             if end > 0 {
-                self.wr = self.check(self.rd + end)?;
+                self.wr = self.check(self.rd.wrapping_add(end))?;
                 return Ok(Step::Ring(end));
             }
             // The sender may have taken bytes back, to send them by the kernel.
@@ -111,7 +152,15 @@ impl Reader {
     /// Returns whether the sender has written or switched since this reader looked. Changes nothing.
     #[must_use]
     pub fn has_news(&self, dir: &Direction) -> bool {
-        (self.is_ring() && dir.wr() != self.rd) || dir.epoch() != self.epoch
+        let epoch = self.epoch_of(dir);
+        (self.is_ring() && self.sealed.is_none() && dir.wr() != self.rd) || epoch != self.epoch
+    }
+
+    /// Returns how many bytes are known to be in the ring. This state may lie where a fork of the program can write, so
+    /// it is not believed either.
+    const fn ahead(&self) -> u64 {
+        let len = self.wr.wrapping_sub(self.rd);
+        if len > SIZE { 0 } else { len }
     }
 
     fn check(&self, wr: u64) -> Result<u64, Breach> {
@@ -141,7 +190,7 @@ impl Reader {
     /// [`Breach`], also if the sender had gone back to the kernel before, and there are bytes in the ring before that:
     /// these can't be put before what it has sent since.
     pub fn bells_to_leave(&self, dir: &Direction) -> Result<Option<u64>, Breach> {
-        let epoch = dir.epoch();
+        let epoch = self.epoch_of(dir);
         match (self.is_ring(), epoch.wrapping_sub(self.epoch)) {
             (false, 0) => Ok(Some(0)),
             (false, 1) | (true, 0) => Ok(None),
@@ -151,7 +200,8 @@ impl Reader {
             },
             (false, 2) => {
                 // The sender had switched to the ring, unseen, and back.
-                let [(to_ring, _), (back, r)] = [1, 2].map(|n| dir.switch(self.epoch.wrapping_add(n)));
+                let [(to_ring, _), (back, r)] =
+                    [1, 2].map(|n| self.switch_to(dir, self.epoch.wrapping_add(n)));
                 match (to_ring.checked_sub(self.k), back.checked_sub(to_ring)) {
                     _ if r != self.rd => Err(Breach::Position),
                     // Bells come only after all before them was taken.
@@ -166,7 +216,7 @@ impl Reader {
 
     /// Notes bytes taken from the kernel's stream, data or bells.
     pub fn took(&mut self, dir: &Direction, bytes: u64) {
-        self.k += bytes;
+        self.k = self.k.wrapping_add(bytes);
         dir.set_rx_k(self.k);
     }
 
@@ -176,9 +226,9 @@ impl Reader {
     /// # Safety
     /// `len` bytes can be written at `to`.
     pub unsafe fn peek(&self, link: &Link, skip: u64, to: *mut u8, len: usize) -> usize {
-        let len = (len as u64).min((self.wr - self.rd).saturating_sub(skip)) as usize;
+        let len = (len as u64).min(self.ahead().saturating_sub(skip)) as usize;
         // SAFETY: the caller promises the destination; `check` has bounded the length by the ring's.
-        unsafe { link.get(false, self.rd + skip, to, len) };
+        unsafe { link.get(false, self.rd.wrapping_add(skip), to, len) };
         len
     }
 
@@ -187,7 +237,7 @@ impl Reader {
     /// # Safety
     /// `len` bytes can be written at `to`.
     pub unsafe fn read(&mut self, link: &Link, to: *mut u8, len: usize) -> usize {
-        let len = (len as u64).min(self.wr - self.rd) as usize;
+        let len = (len as u64).min(self.ahead()) as usize;
         let mut done = 0;
         while done < len {
             let piece = (len - done).min(PIECE);
@@ -201,7 +251,7 @@ impl Reader {
 
     /// Takes bytes out of the ring without looking at them.
     pub fn skip(&mut self, dir: &Direction, bytes: u64) {
-        self.rd += bytes.min(self.wr - self.rd);
+        self.rd = self.rd.wrapping_add(bytes.min(self.ahead()));
         dir.set_rd(self.rd);
     }
 
@@ -220,6 +270,6 @@ impl Reader {
     /// Returns whether the sender has gone back to the kernel for good, and this reader has read all before that.
     #[must_use]
     pub fn is_done(&self, dir: &Direction) -> bool {
-        dir.has_left() && !self.is_ring() && dir.epoch() == self.epoch
+        (self.sealed.is_some() || dir.has_left()) && !self.is_ring() && self.epoch_of(dir) == self.epoch
     }
 }

@@ -82,7 +82,7 @@ impl Sender {
     /// # Errors
     /// [`Breach`].
     pub fn room(&mut self, dir: &Direction) -> Result<u64, Breach> {
-        Ok(SIZE - (self.wr - self.look(dir)?))
+        Ok(SIZE.saturating_sub(self.wr.wrapping_sub(self.look(dir)?)))
     }
 
     /// Returns whether the reader is behind: it had not read all when this end looked last.
@@ -105,7 +105,7 @@ impl Sender {
         let mut done = 0;
         while done < len {
             // The reader's line of the cache is read only if one's copy says that the ring is full.
-            let mut room = SIZE - (self.wr - self.rd);
+            let mut room = SIZE.saturating_sub(self.wr.wrapping_sub(self.rd));
             if room < ((len - done) as u64).min(PIECE as u64) {
                 room = self.room(dir)?;
             }
@@ -115,7 +115,7 @@ impl Sender {
             }
             // SAFETY: `done + piece` is at most `len`, for which the caller promises; a piece is smaller than the ring.
             unsafe { link.put(self.wr, from.add(done), piece) };
-            self.wr += piece as u64;
+            self.wr = self.wr.wrapping_add(piece as u64);
             dir.set_wr(self.wr);
             done += piece;
         }
@@ -138,7 +138,7 @@ impl Sender {
     /// `len` bytes can be written at `to`.
     pub unsafe fn unsent(&self, link: &Link, to: *mut u8, len: usize) -> usize {
         let Some(from) = self.unsent else { return 0 };
-        let len = len.min((self.wr - from) as usize);
+        let len = len.min(self.wr.wrapping_sub(from).min(SIZE) as usize);
         // SAFETY: the caller promises the destination. `look` has checked that no more is in the ring than it holds.
         unsafe { link.get(true, from, to, len) };
         len
@@ -146,6 +146,6 @@ impl Sender {
 
     /// Notes that so many of [`Self::unsent`] were sent.
     pub fn sent(&mut self, bytes: usize) {
-        self.unsent = self.unsent.map(|from| from + bytes as u64).filter(|from| *from < self.wr);
+        self.unsent = self.unsent.map(|from| from.wrapping_add(bytes as u64)).filter(|from| *from < self.wr);
     }
 }

@@ -399,3 +399,28 @@ fn threads_lose_nothing() {
     }
     writer.join().unwrap();
 }
+
+/// A sender that has gone back is not followed to its ring again, whatever it writes.
+#[test]
+fn a_sealed_reader_follows_nothing_more() {
+    let mut model = Model::new();
+    model.switch();
+    model.send(100);
+    assert_eq!(model.reader.seal(model.rx.rx()), Ok(false));
+    model.switch();
+    assert_eq!(model.reader.seal(model.rx.rx()), Ok(false), "it may switch again");
+    model.tx.tx().set_left();
+    assert_eq!(model.reader.seal(model.rx.rx()), Ok(true));
+    let dir = model.tx.tx();
+    for (epoch, k, r) in [(1, 1, 1), (2, 2, 2), (3, 0, 1 << 40), (9, 9, 9)] {
+        dir.log(epoch, k, r);
+    }
+    dir.set_wr(1 << 41);
+    for _ in 0..2 {
+        model.read(1000);
+    }
+    assert_eq!(model.got, 100, "what was in the ring before is read");
+    assert_eq!(model.reader.step(model.rx.rx()), Ok(Step::Kernel(u64::MAX)));
+    assert!(model.reader.is_done(model.rx.rx()));
+    assert!(!model.reader.has_news(model.rx.rx()));
+}
