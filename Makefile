@@ -77,7 +77,7 @@ bench-programs:
 	@$(MAKE) --no-print-directory $(if $(filter release,$(PROFILE)),build verbs,test-binaries)
 	$(if $(ALL),,cargo build --profile $(PROFILE) --locked --bin replay)
 	@$(MAKE) --no-print-directory ovs-pmd
-	@for program in generator memory regions ends; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
+	@for program in generator memory regions ends streams; do $(MAKE) --no-print-directory -C bench/$$program BUILD=$(CURDIR)/target/bench; done
 	@cp target/$(PROFILE)/replay target/bench/
 
 bench: bench-programs ## Viaduct and its peers, measured side by side; report in bench/report (BENCH="--help" tells more)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from .results import value
+from .results import HIGHER_IS_BETTER, value
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Goal:
 
     @property
     def lower_is_better(self):
-        return self.metric not in ("mpps", "gbps")
+        return self.metric not in HIGHER_IS_BETTER
 
     def judge(self, results):
         """Returns the goal with the measured values."""
@@ -200,6 +200,32 @@ def _verbs():
     yield Goal(title, "verbs-loss", {"size": "64 KiB"}, "gbps", 0.7, 0.7, ("verbs-roce",), device="verbs-lossy")
 
 
+def _sockets():
+    """Yields goals of sockets in shared memory between two containers."""
+    rings = {"device": "sockets-rings"}
+
+    def goal(title, point, what, metric, least, aim, peer="tcp-loopback", **more):
+        against = {"tcp-loopback": "TCP loopback", "tcp-bridge": "the Linux bridge"}[peer]
+        return Goal(f"Sockets, {title}, against {against}", point, {"what": what, **more}, metric, least, aim, (peer,), **rings)
+
+    for what, cpus, least, aim in (("recv", 2, 0.1, 0.05), ("epoll", 2, 0.2, 0.1), ("recv", 1, 1.0, 0.5), ("epoll", 1, 1.0, 0.5)):
+        title = f"16 B by {what}, {'a CPU each' if cpus == 2 else 'one CPU'}: round trip"
+        yield goal(title, "sockets-latency", what, "latency", least, aim, cpus=cpus)
+    for size in ("64 KiB", "256 KiB", "1 MiB", "4 MiB"):
+        yield goal(f"{size}: Gbit/s", "sockets-bandwidth", size, "gbps", 1.5, 3.0, "tcp-bridge")
+    for what, least, aim in (
+        ("messages", 3.0, 10.0),
+        ("redis, 1 client", 3.0, 6.0),
+        ("redis, 50 clients", 1.3, 2.0),
+        ("nginx", 1.2, 2.0),
+        ("connections", 0.7, 1.0),
+    ):
+        yield goal(f"{what}: a second", "sockets-rates", what, "per_second", least, aim)
+    for metric, least, aim, unit in (("bytes", 16384, 4096, " B"), ("percent", 0.1, 0.0, " %")):
+        title = f"Sockets, 10 k idle connections: {'memory of each' if metric == 'bytes' else 'CPU'}"
+        yield Goal(title, "sockets-idle", {"what": 10_000}, metric, least, aim, unit=unit, **rings)
+
+
 def _flows():
     """Yields goals of forwarding between two guests, by rules and number of flows."""
     for count in (1, 10_000):
@@ -245,6 +271,7 @@ GOALS = [
     Goal("Idle host, 16 guests: share of a core", "idle", {}, "percent", 1.0, 0.1, unit=" %"),
     *_ovs(),
     *_verbs(),
+    *_sockets(),
 ]
 
 

@@ -16,11 +16,12 @@ METRICS = {
     "sent_per_delivered": "packets sent per packet delivered",
     "changes_per_second": "changes/s",
     "flows_per_second": "flows/s",
+    "per_second": "per second",
     "bytes": "bytes",
     "seconds": "seconds",
     "percent": "% of a core",
 }
-HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second", "flows_per_second"}
+HIGHER_IS_BETTER = {"mpps", "gbps", "changes_per_second", "flows_per_second", "per_second"}
 
 
 def value(sample, metric):

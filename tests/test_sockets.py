@@ -29,9 +29,11 @@ MEGABYTE = 1 << 20
 class World:
     """A host with two containers, a1 and a2, whose programs may share memory."""
 
-    def __init__(self, lab, trust="t", rules=(), **keys):
+    def __init__(self, lab, trust="t", rules=(), metrics=None, **keys):
         sockets = {"sockets": True, "rdma_trust": trust} if trust else {"sockets": True}
         config = host_config("a", {guest: {**tap(guest), **sockets, **keys} for guest in ("a1", "a2")}, wire=False)
+        if metrics:
+            config.host["metrics"] = metrics
         for priority, action, matches in rules:
             config.rule("blue", priority, action, **matches)
         self.host = lab.host(config)
@@ -177,8 +179,8 @@ def test_a_peer_that_does_not_return_is_cut_off(lab):
     os.kill(paused.pair()["peer_pid"], signal.SIGSTOP)
     world.host.config.entry("guest", "a1")["rate"] = {"mbps": 1000, "burst_kb": 1000}
     world.host.apply(world.host.config)
-    eventually(lambda: any("failed" in end.output() for end in paused.ends), "the program hears of it")
-    assert any("ConnectionResetError" in end.output() for end in paused.ends)
+    eventually(lambda: any("failed" in end.text() for end in paused.ends), "the program hears of it")
+    assert any("ConnectionResetError" in end.text() for end in paused.ends)
 
 
 def test_a_program_that_was_stopped_loses_nothing_by_the_daemons_end(lab):
@@ -188,7 +190,7 @@ def test_a_program_that_was_stopped_loses_nothing_by_the_daemons_end(lab):
     eventually(paused.moved, "the connection is moved")
     stopped = paused.pair()["peer_pid"]
     os.kill(stopped, signal.SIGSTOP)
-    world.host.restart()
+    world.host.replace()
     eventually(lambda: any(guest["programs"] for guest in world.guests()), "the other program has a daemon again")
     time.sleep(3)
     os.kill(stopped, signal.SIGCONT)
@@ -200,6 +202,25 @@ def test_where_memory_is_not_allowed(lab, keys):
     world = World(lab, **keys)
     assert world.talk() == 0
     assert world.sockets()["refused"] > 0
+
+
+def test_metrics(lab):
+    """Prometheus sees what there is, by the names that the documentation lists."""
+    world = World(lab, metrics="127.0.0.1:9101")
+    paused = Paused(world)
+    eventually(paused.moved, "the connection is moved")
+    text = lambda: world.host.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout
+    assert 'viaduct_sockets_connections{way="ring"} 1\n' in text()
+    world.host.config.entry("guest", "a1")["rate"] = {"mbps": 1000, "burst_kb": 1000}
+    world.host.apply(world.host.config)
+    eventually(lambda: 'viaduct_sockets_returns_total{reason="tables"} 1\n' in text(), "the return is counted")
+    eventually(lambda: 'viaduct_sockets_connections{way="tcp"} 1\n' in text(), "it is TCP")
+    paused.finish()
+    assert world.talk() == 0
+    assert 'viaduct_sockets_refused_total{reason="not_allowed"}' in text()
+    page = (Path(__file__).parent.parent / "docs/watch.md").read_text()
+    names = {line.split("{")[0].split()[0] for line in text().splitlines() if line.startswith("viaduct_sockets_")}
+    assert len(names) == 7 and all(f"`{name}`" in page for name in names), names
 
 
 def test_flows_live_and_count(lab):

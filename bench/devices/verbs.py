@@ -43,6 +43,16 @@ class Way(Device):
     lab = client = server = address = None
     environment = ()
 
+    def words(self, side):
+        """Returns the words in front of a program of a side."""
+        return []
+
+    def wait_for_port(self, port):
+        """Waits until the server listens."""
+        from lab import eventually
+
+        eventually(lambda: f":{port} " in self.server.run(["ss", "-ltn"]).stdout, f"port {port}")
+
     def _start(self, scenario):
         sys.path.insert(0, str(LAB))
         import lab as labs
@@ -93,6 +103,8 @@ class Overlay(Way):
     )
     places = {"a": ("a1",), "b": ("b1",)}
     trust = None
+    # More keys of the guests.
+    keys = {}
     driver = "af-packet"
 
     def __init__(self, name, binaries):
@@ -110,7 +122,8 @@ class Overlay(Way):
                 # AF_XDP sees packets as the other end of the veth leaves them, so that end must complete their
                 # checksums.
                 self.lab.namespace("fabric").run(["ethtool", "-K", f"{name}-up0", "tx", "off", "txvlan", "off"])
-            keys = {guest: {**topology.tap(guest), "rdma": guest, "rdma_trust": self.trust} for guest in guests}
+            more = {"rdma_trust": self.trust, **self.keys}
+            keys = {guest: {**topology.tap(guest), "rdma": guest, **more} for guest in guests}
             config = topology.host_config(name, keys)
             config.entry("wire", "up0")["driver"] = self.driver
             remotes = [guest for guest in everybody if guest not in guests]
@@ -252,6 +265,40 @@ class Within(Overlay):
     places = {"a": ("a1", "a2")}
 
 
+class Rings(Within):
+    """Containers whose programs take the library that moves connections to memory in common."""
+
+    title = "Sockets in shared memory"
+    conditions = "programs in containers of one host by `viaduct run`, with the same rdma_trust"
+    trust, keys = "bench", {"sockets": True}
+
+    def words(self, side):
+        run_dir = side.host.run_dir
+        return [self.binaries / "viaduct", "--run-dir", run_dir, "run", "--guest", side.name, "--"]
+
+
+class Rsockets(Verbs):
+    """The same containers, whose programs' sockets are rsockets over verbs."""
+
+    def __init__(self, name, binaries):
+        super().__init__("verbs-shared", binaries)
+        self.name, self.title = name, "rsockets"
+        self.conditions = "librspreload over the guests' devices, with the same rdma_trust"
+
+    def words(self, side):
+        from lab.perftest import with_device
+
+        from ..points.netpipe import RSOCKETS
+
+        return with_device(side, [f"LD_PRELOAD={RSOCKETS}"])
+
+    def wait_for_port(self, port):
+        from lab import eventually
+
+        listens = lambda: "listen" in self.server.host.call("rdma", "cm").stdout.split()
+        eventually(listens, "a listener")
+
+
 class Kernel(Way):
     """Two namespaces, joined by the kernel alone."""
 
@@ -323,6 +370,7 @@ NAMES = [
         "verbs-own-hosts",
     ),
     *("tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
+    *("sockets-rings", "sockets-rsockets"),
     *("mpi-verbs", "mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),
 ]
@@ -331,7 +379,7 @@ NAMES = [
 def make(name, viaduct_bin):
     """Makes the way of this name."""
     own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs, "verbs-regions-apart": Apart}
-    own |= dict.fromkeys(Windows.FORMS, Windows)
+    own |= {"sockets-rings": Rings, "sockets-rsockets": Rsockets} | dict.fromkeys(Windows.FORMS, Windows)
     if name in own:
         return own[name](name, viaduct_bin)
     if name.startswith("verbs-"):

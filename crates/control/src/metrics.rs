@@ -77,6 +77,9 @@ fn render(core: &Core, process: &Process) -> String {
     verbs(&devices, &mut text);
     windows(&machines, &mut text);
     ovs(&ovs_ports(core), &mut text);
+    if !core.sockets().is_empty() {
+        sockets(&core.ports().sockets(), &mut text);
+    }
     text.0
 }
 
@@ -220,6 +223,29 @@ fn windows(windows: &[RdmaWindow], text: &mut Text) {
     each("rdma_window_bytes", "Size of the window.", &|window| window.bytes);
     each("rdma_window_used_bytes", "Memory of the window that programs have.", &|window| window.used_bytes);
     each("rdma_window_machines", "VMs that have the window.", &|window| window.attached.len() as u64);
+}
+
+fn sockets(status: &matchmaker::Status, text: &mut Text) {
+    let by_ring = status.pairs.iter().filter(|pair| pair.rings.contains(&true)).count();
+    let ways = [("ring", by_ring), ("tcp", status.pairs.len() - by_ring)];
+    let ways = ways.map(|(way, count)| (format!("way=\"{way}\""), count));
+    let help = "Connections with memory in common, by how they send now: by a ring in at least one direction, or TCP.";
+    text.family("sockets_connections", "gauge", help, ways);
+    let help = "Connections that were offered and have no other end yet.";
+    text.family("sockets_offers", "gauge", help, [(String::new(), status.offers)]);
+    let counters = &status.counters;
+    let mut total = |name: &str, help: &str, value: u64| {
+        text.family(name, "counter", help, [(String::new(), value)]);
+    };
+    total("sockets_offered_total", "Offers of connections.", counters.offered);
+    total("sockets_matched_total", "Connections that got memory in common.", counters.matched);
+    total("sockets_ring_bytes_total", "Bytes that went by rings, as the programs say.", counters.bytes);
+    let reasons = |of: &std::collections::BTreeMap<&str, u64>| -> Vec<(String, u64)> {
+        of.iter().map(|(reason, count)| (format!("reason=\"{reason}\""), *count)).collect()
+    };
+    text.family("sockets_refused_total", "counter", "Offers that were refused.", reasons(&counters.refused));
+    let help = "Connections that were told to return to TCP.";
+    text.family("sockets_returns_total", "counter", help, reasons(&counters.returned));
 }
 
 fn ovs(OvsReply { ports, refused, .. }: &OvsReply, text: &mut Text) {

@@ -1,7 +1,7 @@
 //! A program that offers connections.
 
 use crate::agent::Frame;
-use crate::offer::{Key, Offered, Waiting};
+use crate::offer::{Key, Offered, Waiting, option};
 use crate::pairs::Party;
 use crate::receive::receive;
 use crate::window::Window;
@@ -69,6 +69,15 @@ pub struct Client {
     pub credit: u32,
 }
 
+/// Returns half of what others leave of a number.
+pub const fn half_of(all: usize, others: usize) -> usize {
+    all.saturating_sub(others) / 2
+}
+
+/// Bytes of messages that a program may leave unread and get descriptors: those in flight count against the daemon's
+/// user.
+const UNREAD: u32 = 64 << 10;
+
 impl Client {
     /// Takes the next message without waiting.
     ///
@@ -123,6 +132,19 @@ impl Client {
     /// Returns whether the program has no memory of pairs any more once this ends.
     pub const fn ends_in_order(&self) -> bool {
         !matches!(&self.line, Line::Agent { has_ended: false, .. })
+    }
+
+    /// Returns whether the program reads its messages, so that it may get one more descriptor.
+    pub fn reads(&self) -> bool {
+        // An agent gets no descriptors from us.
+        if matches!(&self.line, Line::Agent { .. }) {
+            return true;
+        }
+        // Of `SK_MEMINFO_*`, which the sandbox allows to ask for, unlike `SIOCOUTQ`.
+        const SO_MEMINFO: i32 = 55;
+        const WMEM_ALLOC: usize = 2;
+        option::<[u32; 9]>(&*self.socket, libc::SOL_SOCKET, SO_MEMINFO)
+            .is_some_and(|memory| memory[WMEM_ALLOC] < UNREAD)
     }
 
     /// Returns an end of a pair that this program offered.

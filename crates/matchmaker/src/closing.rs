@@ -1,6 +1,7 @@
 //! Closing what programs sent: they determine how long that takes, so other threads do it.
 
-use std::collections::BTreeMap;
+use crate::client::half_of;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,12 +9,20 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 
 /// Descriptors that may wait to be closed, for each user of a guest.
 const WAITING: usize = 256;
-/// Threads in all, and those of one guest.
-const THREADS: usize = 512;
-const OF_A_GUEST: usize = 64;
+/// Threads in all. A guest has at most half of what others leave.
+const THREADS: usize = 2048;
+/// Threads of a guest: more users share them.
+const OF_A_GUEST: u32 = 64;
+/// Bytes of a thread's stack.
+const STACK: usize = 64 << 10;
 
 /// A user of a guest.
 pub type Who = (String, u32);
+
+/// Returns the users of a guest that share a thread, as one of them.
+fn shared(who: &Who) -> Who {
+    (who.0.clone(), who.1 % OF_A_GUEST)
+}
 
 struct Closer {
     to: SyncSender<OwnedFd>,
@@ -28,7 +37,7 @@ impl Closer {
         let (to, from) = sync_channel::<OwnedFd>(WAITING);
         let waiting = Arc::new(AtomicUsize::new(0));
         let count = waiting.clone();
-        std::thread::Builder::new().name("socket-closer".into()).spawn(move || {
+        std::thread::Builder::new().name("socket-closer".into()).stack_size(STACK).spawn(move || {
             for descriptor in from {
                 drop(descriptor);
                 count.fetch_sub(1, Ordering::AcqRel);
@@ -54,22 +63,24 @@ impl Closer {
     }
 }
 
-/// A thread for each user of a guest, so that each waits for his own.
+/// Threads, so that who sends what takes long to close waits for that, and others seldom do.
 #[derive(Default)]
 pub struct Closers(BTreeMap<Who, Closer>);
 
 impl Closers {
-    /// Prepares to close what a user's programs will send. Returns false if the user must wait: what he sent before is
+    /// Prepares to close what a user's programs will send. Returns false if the user must wait: what was sent before is
     /// not closed yet, or there are too many threads.
     pub fn admit(&mut self, who: &Who) -> bool {
-        if let Some(closer) = self.0.get(who) {
+        let who = shared(who);
+        if let Some(closer) = self.0.get(&who) {
             return closer.left.is_empty();
         }
-        if self.0.len() >= THREADS || self.0.keys().filter(|other| other.0 == who.0).count() >= OF_A_GUEST {
+        let of_guest = self.0.keys().filter(|other| other.0 == who.0).count();
+        if of_guest >= half_of(THREADS, self.0.len() - of_guest) {
             return false;
         }
         match Closer::start() {
-            Ok(closer) => self.0.insert(who.clone(), closer).is_none(),
+            Ok(closer) => self.0.insert(who, closer).is_none(),
             Err(error) => {
                 tracing::warn!("no thread closes what programs send: {error}");
                 false
@@ -80,7 +91,7 @@ impl Closers {
     /// Has a descriptor of an admitted user closed. Returns false if too many wait already: then the program that sent
     /// it is to go.
     pub fn close(&mut self, who: &Who, descriptor: OwnedFd) -> bool {
-        match self.0.get_mut(who) {
+        match self.0.get_mut(&shared(who)) {
             Some(closer) => closer.close(descriptor),
             // Whoever has programs here was admitted.
             None => false,
@@ -88,14 +99,15 @@ impl Closers {
     }
 
     /// Tries again what there was no room for, and ends threads without work of users who have no programs here.
-    pub fn tidy(&mut self, has_programs: impl Fn(&Who) -> bool) {
+    pub fn tidy<'a>(&mut self, programs: impl Iterator<Item = (&'a str, u32)>) {
+        let used: BTreeSet<Who> = programs.map(|(guest, user)| shared(&(guest.to_owned(), user))).collect();
         self.0.retain(|who, closer| {
             while let Some(descriptor) = closer.left.pop() {
                 if !closer.close(descriptor) {
                     break;
                 }
             }
-            !closer.is_idle() || has_programs(who)
+            !closer.is_idle() || used.contains(who)
         });
     }
 }

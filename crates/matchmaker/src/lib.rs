@@ -14,6 +14,7 @@
 mod agent;
 mod client;
 mod closing;
+mod counters;
 mod offer;
 mod pairs;
 mod receive;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use agent::Frame;
 pub use client::Limits;
+pub use counters::Counters;
 pub use offer::{End, Key, Offered, namespace};
 pub use pairs::PairStatus;
 pub use receive::receive;

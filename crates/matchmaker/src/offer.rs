@@ -2,7 +2,7 @@
 
 use rustix::net::sockopt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Instant;
 
 /// One end of a connection.
@@ -111,12 +111,13 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn option<T: Default>(descriptor: &OwnedFd, level: i32, name: i32) -> Option<T> {
+/// Asks the kernel for an option of a socket.
+pub(crate) fn option<T: Default>(socket: &impl AsFd, level: i32, name: i32) -> Option<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as libc::socklen_t;
     let at: *mut T = &mut value;
     // SAFETY: the value is there, and as long as is said.
-    let failed = unsafe { libc::getsockopt(descriptor.as_raw_fd(), level, name, at.cast(), &mut len) };
+    let failed = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, at.cast(), &mut len) };
     (failed == 0).then_some(value)
 }
 

@@ -133,6 +133,11 @@ impl Pair {
         (a.max(b) > 0).then_some((a, b))
     }
 
+    /// Returns whether both ends were asked to return to TCP.
+    pub const fn is_returned(&self) -> bool {
+        self.returned.is_some()
+    }
+
     /// Asks both ends to return to TCP, and has them told of it by `tell`. Returns whether they are to be told now, for
     /// the first time.
     pub fn return_to_tcp(&mut self, why: &'static str, tell: impl FnOnce() + Send + 'static) -> bool {

@@ -1,8 +1,9 @@
 //! The service and its thread.
 
 use crate::Ways;
-use crate::client::{CONNECTIONS, Client, Limits, Line, PROGRAMS, Said};
+use crate::client::{CONNECTIONS, Client, Limits, Line, PROGRAMS, Said, half_of};
 use crate::closing::{Closers, Who};
+use crate::counters::{Counters, Reason, Refusal};
 use crate::offer::{Key, Offered, Waiting};
 use crate::pairs::{Header, Memory, Pair, PairStatus, Pairs, Party};
 use crate::window::{InWindow, Window};
@@ -76,8 +77,8 @@ pub struct Status {
     pub pairs: Vec<PairStatus>,
     /// Offers that wait for another end.
     pub offers: usize,
-    /// Offers ever made, those that were matched, and those that were refused.
-    pub counts: [u64; 3],
+    /// What happened since the start.
+    pub counters: Counters,
 }
 
 struct Open {
@@ -98,7 +99,7 @@ struct State {
     /// Offers and pairs of each user of a guest.
     held: HashMap<(String, u32), usize>,
     closers: Closers,
-    counts: [u64; 3],
+    counters: Counters,
     wanted: Vec<GuestSpec>,
     /// Makes sockets; `None` before any are wanted.
     maker: Option<Arc<dyn Sockets>>,
@@ -130,6 +131,12 @@ impl Service {
         Ok(Self(shared))
     }
 
+    /// Has the service wait until the result is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        self.0.lock()
+    }
+
     fn wake(&self) {
         _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
     }
@@ -147,7 +154,7 @@ impl Service {
                 .filter(|(_, client)| client.guest == guest)
                 .map(|(number, _)| *number)
                 .collect();
-            state.return_pairs(&self.0, "the guest has no sockets", |pair| {
+            state.return_pairs(&self.0, Reason::Guest, |pair| {
                 pair.parties.iter().any(|party| party.guest == guest)
             });
             clients.into_iter().for_each(|number| state.end(number, &self.0));
@@ -168,8 +175,7 @@ impl Service {
     pub fn review(&self) {
         let mut state = self.0.lock();
         let ways = &self.0.ways;
-        let forbids = |pair: &Pair| !ways_allow(&**ways, pair);
-        state.return_pairs(&self.0, "a rule, a mirror, a rate or a capture", forbids);
+        state.return_pairs(&self.0, Reason::Tables, |pair| !ways_allow(&**ways, pair));
     }
 
     /// Lets in a program of a virtual machine. Returns false if there is no room, or it is of no guest with sockets.
@@ -195,7 +201,7 @@ impl Service {
             guests: state.wanted.iter().map(|spec| (spec.guest.clone(), programs(&spec.guest))).collect(),
             pairs: state.pairs.values().map(Pair::status).collect(),
             offers: state.waiting.len(),
-            counts: state.counts,
+            counters: state.counters.clone(),
         }
     }
 }
@@ -243,14 +249,17 @@ impl State {
     }
 
     /// Has pairs return to TCP.
-    fn return_pairs(&mut self, shared: &Arc<Shared>, why: &'static str, which: impl Fn(&Pair) -> bool) {
+    fn return_pairs(&mut self, shared: &Arc<Shared>, why: Reason, which: impl Fn(&Pair) -> bool) {
         let mut told = Vec::new();
         for (number, pair) in self.pairs.iter_mut().filter(|(_, pair)| which(pair)) {
+            if !pair.is_returned() {
+                self.counters.return_pair(why);
+            }
             let (shared, number) = (Arc::downgrade(shared), *number);
             let tell = move || {
                 shared.upgrade().iter().for_each(|shared| shared.lock().tell_both(number, RETURN, shared));
             };
-            if pair.return_to_tcp(why, tell) {
+            if pair.return_to_tcp(why.text(), tell) {
                 told.push(number);
             }
         }
@@ -283,7 +292,7 @@ impl State {
         }
         if !client.ends_in_order() {
             // Nobody tells it to return by itself.
-            self.return_pairs(shared, "the agent or its machine is gone", |pair| pair.has(program));
+            self.return_pairs(shared, Reason::Agent, |pair| pair.has(program));
             self.pairs.values_mut().filter(|pair| pair.has(program)).for_each(Pair::lose);
             if let Some(window) = client.window().cloned() {
                 window.clone().later(Box::new(move || window.lose()));
@@ -303,7 +312,9 @@ impl State {
 
     /// Removes a pair that nobody has any more.
     fn remove(&mut self, number: u64) {
-        let Some(pair) = self.pairs.remove(&number) else { return };
+        let Some(mut pair) = self.pairs.remove(&number) else { return };
+        let (a, b) = pair.news().unwrap_or_default();
+        self.counters.bytes = self.counters.bytes.saturating_add(a.saturating_add(b));
         pair.end();
         for party in &pair.parties {
             self.release(&party.guest, party.user);
@@ -409,16 +420,19 @@ impl State {
     }
 
     fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Arc<Shared>) {
-        self.counts[0] += 1;
+        self.counters.offered += 1;
         let Some(client) = self.clients.get(&program) else { return };
         let (guest, user) = (client.guest.clone(), client.user);
         let known = client.offers.get(&token).copied();
-        let key = offered.and_then(|offered| match offered.is_within() {
+        let Some(offered) = offered else {
+            return self.refuse(program, token, Refusal::NoConnection, shared);
+        };
+        let key = match offered.is_within() {
             // A machine's own connections are its own affair.
             true => client.window().is_none().then(|| offered.within()),
             false => shared.ways.inside(&guest, offered.own, offered.peer),
-        });
-        let (Some(key), Some(offered)) = (key, offered) else { return self.refuse(program, token, shared) };
+        };
+        let Some(key) = key else { return self.refuse(program, token, Refusal::Addresses, shared) };
         let own = Waiting::new(program, token, &offered);
         let answers = match self.waiting.get_mut(&key) {
             Some(there) if there.is_of(&own) => {
@@ -428,16 +442,15 @@ impl State {
             Some(there) => {
                 // One namespace has no two such sockets: the earlier one was closed, and its offer is stale. Of two in
                 // two namespaces, neither is believed.
-                let (their, is_stale) =
-                    (*there, there.socket.0 == own.socket.0 && there.socket.1 != own.socket.1);
-                self.refuse(their.program, their.token, shared);
-                return if is_stale {
-                    self.add(own, (guest, user), key, shared)
-                } else {
-                    self.refuse(program, token, shared)
-                };
+                let their = *there;
+                if their.socket.0 != own.socket.0 || their.socket == own.socket {
+                    self.refuse(their.program, their.token, Refusal::Twice, shared);
+                    return self.refuse(program, token, Refusal::Twice, shared);
+                }
+                self.refuse(their.program, their.token, Refusal::Stale, shared);
+                return self.add(own, (guest, user), key, shared);
             }
-            None if known.is_some() => return self.refuse(program, token, shared),
+            None if known.is_some() => return self.refuse(program, token, Refusal::Twice, shared),
             None => return self.add(own, (guest, user), key, shared),
         };
         if let Some(other) = self.waiting.get(&key.reverse()).copied().filter(|_| answers) {
@@ -452,7 +465,7 @@ impl State {
     /// one be another that has the same ports.
     fn add(&mut self, own: Waiting, who: Who, key: Key, shared: &Arc<Shared>) {
         if !self.has_room(&who.0, who.1, shared.limits.connections) {
-            return self.refuse(own.program, own.token, shared);
+            return self.refuse(own.program, own.token, Refusal::Limit, shared);
         }
         let Some(client) = self.clients.get_mut(&own.program) else { return };
         client.offers.insert(own.token, key);
@@ -471,45 +484,48 @@ impl State {
     }
 
     /// Ends an offer that has no use.
-    fn refuse(&mut self, program: u64, token: u64, shared: &Arc<Shared>) {
-        self.counts[2] += 1;
+    fn refuse(&mut self, program: u64, token: u64, why: Refusal, shared: &Arc<Shared>) {
+        self.counters.refuse(why);
         self.cancel(program, token);
         self.tell(program, Message::Refused { token }, &[], shared);
     }
 
     /// Makes a pair of two offers, if they may share memory.
     fn unite(&mut self, key: Key, (own, other): (Waiting, Waiting), shared: &Arc<Shared>) {
-        let [ours, peer] = [own, other].map(|end| self.clients.get(&end.program));
-        let (Some(ours), Some(peer)) = (ours, peer) else { return };
-        let windows = match [ours, peer].map(Client::window) {
+        let [Some(a), Some(b)] = [own, other].map(|end| self.clients.get(&end.program)) else { return };
+        let windows = match [a, b].map(Client::window) {
             [None, None] => Some(None),
             [Some(a), Some(b)] if a.id() == b.id() => Some(Some([a.clone(), b.clone()])),
             _ => None,
         };
-        let parties = [ours.party(own), peer.party(other)];
-        let [a, b] = &parties;
-        let allowed = key.within.is_some() || shared.ways.may_share((&a.guest, &b.guest), &key);
+        let is_allowed = key.within.is_some() || shared.ways.may_share((&a.guest, &b.guest), &key);
+        let (true, Some(windows), true) = (is_allowed, windows, a.reads() && b.reads()) else {
+            let reads = a.reads() && b.reads();
+            let why = if reads { Refusal::NotAllowed } else { Refusal::Unread };
+            self.refuse(other.program, other.token, why, shared);
+            return self.refuse(own.program, own.token, why, shared);
+        };
+        let parties = [a.party(own), b.party(other)];
         for (key, end) in [(key, own), (key.reverse(), other)] {
             self.waiting.remove(&key);
             self.clients.get_mut(&end.program).and_then(|client| client.offers.remove(&end.token));
         }
-        match windows.filter(|_| allowed) {
-            None => self.part(&parties, shared),
-            Some(None) => match Header::new() {
+        match windows {
+            None => match Header::new() {
                 Ok((header, file)) => self.pair(key, parties, Memory::File(header), Some(&file), shared),
                 Err(_) => self.part(&parties, shared),
             },
-            Some(Some(windows)) => self.pair_later(key, parties, windows, shared),
+            Some(windows) => self.pair_later(key, parties, windows, shared),
         }
     }
 
-    /// Refuses both ends.
+    /// Refuses both ends, for which there is no memory.
     fn part(&mut self, parties: &[Party; 2], shared: &Arc<Shared>) {
         for party in parties {
             self.release(&party.guest, party.user);
         }
         for (program, token) in parties.iter().flat_map(|party| &party.programs) {
-            self.refuse(*program, *token, shared);
+            self.refuse(*program, *token, Refusal::Memory, shared);
         }
     }
 
@@ -524,7 +540,7 @@ impl State {
         let ends: Vec<_> = parties.iter().flat_map(|party| party.programs.clone()).collect();
         let offset = if let Memory::Window(piece) = &memory { piece.offset() } else { 0 };
         self.next_pair += 1;
-        self.counts[1] += 1;
+        self.counters.matched += 1;
         let pair = self.next_pair;
         self.pairs.insert(pair, Pair::new(key, parties, memory));
         let descriptors: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
@@ -590,27 +606,20 @@ impl State {
 
     fn tick(&mut self, shared: &Shared, turn: u32) {
         self.clients.values_mut().for_each(|client| client.credit = CREDIT);
-        let clients = &self.clients;
-        let has_programs = |(guest, user): &Who| {
-            clients.values().any(|client| client.user == *user && client.guest == *guest)
-        };
-        self.closers.tidy(has_programs);
+        self.closers.tidy(self.clients.values().map(|client| (&*client.guest, client.user)));
         if self.open.len() < self.wanted.iter().filter(|spec| spec.socket.is_some()).count() {
             self.open_wanted();
         }
         if turn.is_multiple_of(LOOK) {
-            for pair in self.pairs.values_mut().filter(|pair| pair.key.within.is_none()) {
-                if let Some(bytes) = pair.news() {
+            for pair in self.pairs.values_mut() {
+                let Some(bytes) = pair.news() else { continue };
+                self.counters.bytes = self.counters.bytes.saturating_add(bytes.0.saturating_add(bytes.1));
+                if pair.key.within.is_none() {
                     shared.ways.in_use(&pair.key, bytes);
                 }
             }
         }
     }
-}
-
-/// Returns half of what others leave of a number.
-const fn half_of(all: usize, others: usize) -> usize {
-    all.saturating_sub(others) / 2
 }
 
 /// Runs the thread, until the service is dropped.

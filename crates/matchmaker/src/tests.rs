@@ -11,16 +11,13 @@ use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// All addresses are guests', and connections between them may be moved. Whoever has the lock makes the service wait.
-#[derive(Default)]
-struct Everything(Arc<Mutex<()>>);
+/// All addresses are guests', and connections between them may be moved.
+struct Everything;
 
 impl Ways for Everything {
     fn inside(&self, _: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
-        drop(self.0.lock());
         let end = |of: SocketAddr| End { vrf: 1, addr: of.ip(), port: of.port() };
         Some(Key { within: None, own: end(own), peer: end(peer) })
     }
@@ -33,11 +30,7 @@ impl Ways for Everything {
 }
 
 fn service(dir: &Path, limits: Limits) -> Service {
-    service_of(Everything::default(), dir, limits)
-}
-
-fn service_of(ways: Everything, dir: &Path, limits: Limits) -> Service {
-    let service = Service::start(Box::new(ways), limits).unwrap();
+    let service = Service::start(Box::new(Everything), limits).unwrap();
     let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: Some(dir.join(guest)) };
     service.keep(vec![spec("a"), spec("b")], sockets::here());
     assert_eq!(service.problems(), []);
@@ -257,20 +250,17 @@ fn any_messages_are_survived() {
 #[test]
 fn what_takes_long_to_close_holds_up_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
-    let gate = Arc::new(Mutex::new(()));
-    let service = service_of(Everything(gate.clone()), dir.path(), Limits::default());
+    let service = service(dir.path(), Limits::default());
     let slow = Program::new(&dir.path().join("a"));
-    let (own, _peer) = connection();
     // The service must have the last copy of the socket, so it waits until that is so.
-    let closed = gate.lock().unwrap();
-    assert!(slow.send(&Message::Offer { token: 1 }.bytes(), Some(own.as_fd())));
+    let held = service.hold();
     let (mut client, server) = connection();
     client.set_nonblocking(true).unwrap();
     while client.write(&[0; 65_536]).is_ok() {}
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).unwrap();
     assert!(slow.send(&Message::Offer { token: 0 }.bytes(), Some(client.as_fd())));
     drop(client);
-    drop(closed);
+    drop(held);
     let file = std::fs::File::open("/dev/null").unwrap();
     // More descriptors than may wait end the program.
     until(|| !slow.send(&Message::Cancel { token: 0 }.bytes(), Some(file.as_fd())));
@@ -286,4 +276,41 @@ fn what_takes_long_to_close_holds_up_nobody_else() {
         program.send(&Message::Offer { token: 2 }.bytes(), Some(one.as_fd()))
             && program.receive() == Some(Message::Refused { token: 2 })
     });
+}
+
+/// However many users a guest has, each of them is served, and so are those of other guests.
+#[test]
+fn many_users_share_threads() {
+    let mut closers = crate::closing::Closers::default();
+    for guest in ["a", "b"] {
+        for user in 0..300 {
+            assert!(closers.admit(&(guest.to_owned(), user)), "user {user} of {guest}");
+        }
+    }
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert!(closers.close(&("a".to_owned(), 299), file.into()));
+}
+
+/// Descriptors in flight are the daemon's: who does not read them gets no more.
+#[test]
+fn who_does_not_read_gets_no_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits::default());
+    let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));
+    let refused = || service.status().counters.refused.get("unread").copied().unwrap_or_default();
+    let mut connections = Vec::new();
+    while refused() == 0 {
+        let token = connections.len() as u64;
+        assert!(token < 300, "it has {token} descriptors that it does not read");
+        let (client, server) = connection();
+        let offer = Message::Offer { token }.bytes();
+        assert!(a.send(&offer, Some(client.as_fd())));
+        until(|| service.status().counters.offered == 3 * token + 1);
+        assert!(b.send(&offer, Some(server.as_fd())));
+        until(|| service.status().counters.offered == 3 * token + 2);
+        assert!(a.send(&offer, Some(client.as_fd())));
+        assert!(matches!(b.receive(), Some(Message::Matched { .. } | Message::Refused { .. })));
+        connections.push((client, server));
+    }
+    assert!(service.status().counters.matched >= 16);
 }

@@ -221,6 +221,10 @@ fn take_free(arena: &Arena) -> Option<u32> {
             }
             return Some(unused as u32);
         }
+        // A fork may have written anything there.
+        if first as usize > CONNECTIONS || USES[first as usize - 1].load(Ordering::Acquire) != 0 {
+            return None;
+        }
         let next = arena.conns[first as usize - 1].next.load(Ordering::Acquire);
         let then = ((free >> 32) + 1) << 32 | u64::from(next);
         if arena.free.compare_exchange(free, then, Ordering::AcqRel, Ordering::Acquire).is_ok() {

@@ -26,7 +26,7 @@ pub(super) fn reply(core: &Core, request: &v1::SocketsRequest) -> Result<v1::Soc
             .find(|(name, _)| *name == spec.guest)
             .map(|(_, why)| why),
     };
-    let [offered, matched, refused] = status.counts;
+    let counters = &status.counters;
     Ok(v1::SocketsReply {
         guests: specs.iter().filter(|spec| is_of(&spec.guest)).map(guest).collect(),
         pairs: status
@@ -36,9 +36,9 @@ pub(super) fn reply(core: &Core, request: &v1::SocketsRequest) -> Result<v1::Soc
             .map(pair)
             .collect(),
         waiting: status.offers as u64,
-        offered,
-        matched,
-        refused,
+        offered: counters.offered,
+        matched: counters.matched,
+        refused: counters.refused.values().sum(),
     })
 }
 

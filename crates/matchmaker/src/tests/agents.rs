@@ -93,7 +93,7 @@ impl Drop for Part {
 }
 
 fn service() -> Service {
-    let service = Service::start(Box::new(Everything::default()), Limits::default()).unwrap();
+    let service = Service::start(Box::new(Everything), Limits::default()).unwrap();
     let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: None };
     service.keep(vec![spec("a"), spec("b")], sockets::here());
     service
@@ -108,8 +108,17 @@ fn admit(service: &Service, guest: &str, window: &Arc<Fake>) -> Option<Stream> {
 }
 
 fn offer(stream: &mut Stream, token: u64, own: &str, peer: &str) {
-    let offered = Offered { own: own.parse().unwrap(), peer: peer.parse().unwrap(), namespace: 0 };
+    let offered = Offered { own: own.parse().unwrap(), peer: peer.parse().unwrap(), namespace: 0, cookie: token };
     stream.send(&Frame::Said(Message::Offer { token }, Some(offered)).bytes()).unwrap();
+}
+
+/// Has both programs offer a connection, the first one twice, as it is asked to.
+fn offer_both(service: &Service, a: &mut Stream, b: &mut Stream) {
+    offer(a, 7, A, B);
+    until(|| service.status().offers == 1);
+    offer(b, 9, B, A);
+    assert_eq!(hear(a), Message::Again { token: 7 });
+    offer(a, 7, A, B);
 }
 
 fn hear(stream: &mut Stream) -> Message {
@@ -122,13 +131,11 @@ const B: &str = "10.1.1.2:4000";
 /// Both programs of a pair, and its number.
 fn pair(service: &Service, window: &Arc<Fake>) -> (Stream, Stream, u64) {
     let (mut a, mut b) = (admit(service, "a", window).unwrap(), admit(service, "b", window).unwrap());
-    offer(&mut a, 7, A, B);
-    until(|| service.status().offers == 1);
-    offer(&mut b, 9, B, A);
-    let Message::Matched { token: 7, pair, second: true, offset: OFFSET } = hear(&mut a) else {
+    offer_both(service, &mut a, &mut b);
+    let Message::Matched { token: 7, pair, second: false, offset: OFFSET } = hear(&mut a) else {
         panic!("no match");
     };
-    assert_eq!(hear(&mut b), Message::Matched { token: 9, pair, second: false, offset: OFFSET });
+    assert_eq!(hear(&mut b), Message::Matched { token: 9, pair, second: true, offset: OFFSET });
     (a, b, pair)
 }
 
@@ -148,7 +155,7 @@ fn what_a_lost_program_may_use_stays() {
     let (a, mut b, _) = pair(&service, &window);
     drop(a);
     // The other program is told to return to TCP.
-    assert_eq!(hear(&mut b), Message::Look { token: 9 });
+    assert_eq!(hear(&mut b), Message::Return { token: 9 });
     let base = seen.at.lock().unwrap().unwrap();
     // SAFETY: the service has the memory as long as the pair.
     let link = unsafe { Link::new(std::ptr::with_exposed_provenance(base), Side::First) };
@@ -161,9 +168,7 @@ fn what_a_lost_program_may_use_stays() {
 fn machines_without_a_common_window_stay_with_tcp() {
     let (service, (window, seen), (other, _)) = (service(), Fake::new(1), Fake::new(2));
     let (mut a, mut b) = (admit(&service, "a", &window).unwrap(), admit(&service, "b", &other).unwrap());
-    offer(&mut a, 7, A, B);
-    until(|| service.status().offers == 1);
-    offer(&mut b, 9, B, A);
+    offer_both(&service, &mut a, &mut b);
     assert_eq!([hear(&mut a), hear(&mut b)], [7, 9].map(|token| Message::Refused { token }));
     assert_eq!(seen.counts()[0], 0);
 }
@@ -173,9 +178,7 @@ fn without_room_in_the_window_it_is_tcp() {
     let (service, (window, seen)) = (service(), Fake::new(1));
     seen.is_full.store(true, Ordering::SeqCst);
     let (mut a, mut b) = (admit(&service, "a", &window).unwrap(), admit(&service, "b", &window).unwrap());
-    offer(&mut a, 7, A, B);
-    until(|| service.status().offers == 1);
-    offer(&mut b, 9, B, A);
+    offer_both(&service, &mut a, &mut b);
     let mut refused = [hear(&mut a), hear(&mut b)];
     refused.sort_by_key(|message| message.bytes());
     assert_eq!(refused, [7, 9].map(|token| Message::Refused { token }));
