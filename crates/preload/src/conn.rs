@@ -222,10 +222,12 @@ impl table::Ref {
         if !settings.eager || self.state() != FRESH || !settings.allows(fd) || !established() {
             return;
         }
-        self.offer(fd);
-        for _ in 0..2000 {
-            if self.state() != OFFERED {
-                return self.starts(fd);
+        for turn in 0..20_000 {
+            match self.state() {
+                // Another thread may be just connecting to the daemon.
+                FRESH if turn < 200 => self.offer(fd),
+                OFFERED => {}
+                _ => return self.starts(fd),
             }
             sys::nap(100);
         }
