@@ -126,7 +126,7 @@ class Paused:
         for container, words in ((world.a2, serve), (world.a1, call)):
             command = ["sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.1; done | "$@"', self.go]
             command += [str(word) for word in (RINGS / "talk.py", *words, kind, 8 * MEGABYTE, 1)]
-            self.ends.append(container.background(world.words(container, command, PAUSE=1), f"end{next(NAMES)}"))
+            self.ends.append(container.background(world.words(container, command, "eager", PAUSE=1), f"end{next(NAMES)}"))
             if words is serve:
                 self.ends[0].wait_for("ready")
 

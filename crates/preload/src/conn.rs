@@ -34,6 +34,9 @@ pub struct Rx {
     /// Waits that are not to spin, and how many come after the next spin in vain.
     pub skip: u32,
     pub penalty: u32,
+    /// The same for waits that are not to give the CPU to a peer on it.
+    pub stay: u32,
+    pub loss: u32,
 }
 
 /// The sender's side.

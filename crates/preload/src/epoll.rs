@@ -72,15 +72,25 @@ impl State {
         (0..DESCRIPTORS as c_int).contains(&fd).then(|| unsafe { &mut *self.entries.add(fd as usize) })
     }
 
-    fn warm(&mut self, fd: c_int) {
+    /// Has waits look at a connection. Returns whether they do: there may be too many.
+    fn warm(&mut self, fd: c_int) -> bool {
         let count = self.count;
-        let Some(entry) = self.entry(fd) else { return };
+        let Some(entry) = self.entry(fd) else { return false };
         if entry.hot || count == HOT {
-            return;
+            return entry.hot;
         }
         entry.hot = true;
         self.hot[count] = fd;
         self.count += 1;
+        true
+    }
+
+    /// Has waits look at a connection, or its sender ring. Returns whether there is something already that nobody else
+    /// will tell.
+    fn warm_or_arm(&mut self, conn: &Ref, fd: c_int) -> bool {
+        let Some(link) = conn.link().filter(|_| !self.warm(fd)) else { return false };
+        link.rx().arm();
+        receiving::has_news(conn, &link)
     }
 
     /// Returns the connection of an entry, if it is still the one that the program added.
@@ -196,8 +206,10 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
         }
     } else {
         conn.epoll.store(epoll as u32 + 1, Ordering::Relaxed);
-        if conn.is_matched() {
-            state.warm(fd);
+        if conn.is_matched() && state.warm_or_arm(&conn, fd) && !readable && wants_in {
+            tagged.events |= libc::EPOLLOUT as u32;
+            // SAFETY: the event is there.
+            _ = unsafe { real::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, &mut tagged) };
         }
     }
     result
@@ -289,8 +301,15 @@ pub fn note_full(conn: &Ref, fd: c_int) {
         && let Some(mut state) = set.state.take()
         && state.conn(fd).is_some()
     {
-        state.warm(fd);
+        _ = state.warm(fd);
     }
+}
+
+/// Returns whether the set that was told last of a connection looks at it when somebody waits.
+pub fn looks_at(conn: &Ref, fd: c_int) -> bool {
+    let set = set(conn.epoll.load(Ordering::Relaxed) as c_int - 1);
+    set.and_then(|set| set.state.take())
+        .is_some_and(|mut state| state.conn(fd).is_some() && state.entry(fd).is_some_and(|entry| entry.hot))
 }
 
 /// Makes all connections of a set cold. Returns whether one of them has something to tell, and whether one waits for
@@ -395,12 +414,12 @@ fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32
         got &= !OUT | entry.events;
         kicked = true;
     }
-    let told = got & (entry.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32);
+    let mut told = got & (entry.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32);
     if entry.spent {
         return None;
     }
-    if conn.is_matched() {
-        state.warm(fd);
+    if conn.is_matched() && state.warm_or_arm(&conn, fd) {
+        told |= entry.events & IN;
     }
     let entry = state.entry(fd)?;
     let (once, none) = (entry.events & ONESHOT != 0, told == 0);

@@ -2,6 +2,7 @@
 
 use crate::calls::get;
 use crate::table::Ref;
+use crate::waiting::Before;
 use crate::{epoll, real, receiving, sending, settings, sys, waiting};
 use libc::{c_int, c_long, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
@@ -158,25 +159,32 @@ fn spin(fds: &[pollfd]) -> bool {
 /// Spins for bytes on one of these connections.
 pub fn spin_on(of: &[Option<(c_int, Ref)>]) -> bool {
     let cpu = sys::cpu();
-    let mut spins = false;
+    let mut before = Before::Nothing;
     for (_, conn) in of.iter().flatten() {
-        if let (Some(link), Some(mut rx)) = (conn.link(), conn.rx.take()) {
-            spins |= rx.reader.is_ring() && !link.rx().is_on(cpu) && receiving::may_spin(&mut rx, &link);
+        if let (Some(link), Some(mut rx)) = (conn.link(), conn.rx.take())
+            && rx.reader.is_ring()
+        {
+            match receiving::before_sleep(&mut rx, &link, cpu) {
+                Before::Nothing => {}
+                // A peer that runs beside this one need not wait for the others.
+                other if before != Before::Spin => before = other,
+                _ => {}
+            }
         }
     }
-    if !spins {
+    if before == Before::Nothing {
         return false;
     }
     let news = || {
         of.iter().flatten().any(|(_, conn)| conn.link().is_some_and(|link| receiving::has_news(conn, &link)))
     };
-    let found = waiting::spin(news);
+    let came = waiting::briefly(before, news);
     for (_, conn) in of.iter().flatten() {
         if let Some(mut rx) = conn.rx.take() {
-            waiting::learn(&mut rx, found);
+            waiting::learn(&mut rx, before, came);
         }
     }
-    found
+    news()
 }
 
 /// Corrects what the kernel says of a descriptor.

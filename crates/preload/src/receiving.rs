@@ -3,7 +3,8 @@
 use crate::conn::Rx;
 use crate::cursor::Cursor;
 use crate::table::Ref;
-use crate::{sending, settings, sys, waiting};
+use crate::waiting::Before;
+use crate::{epoll, sending, settings, sys, waiting};
 use libc::c_int;
 use sockring::{Breach, Link, Step};
 use std::sync::atomic::Ordering;
@@ -62,7 +63,7 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
         conn.readers.fetch_add(1, Ordering::SeqCst);
         return Taken::Kernel;
     };
-    let mut done = 0;
+    let (mut done, mut again) = (0, true);
     loop {
         let found = {
             let Some(mut rx) = conn.rx.take() else { return Taken::Done(Err(libc::EINTR)) };
@@ -110,6 +111,13 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
             Found::Nothing => {
                 let nothing = || if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
                 if how.nonblocking || conn.nonblocking.load(Ordering::Relaxed) != 0 {
+                    // Whoever waits arms the bell, but for sets that do not look at the connection.
+                    if done == 0 && !epoll::looks_at(conn, fd) {
+                        link.rx().arm();
+                        if has_news(conn, &link) && std::mem::replace(&mut again, false) {
+                            continue;
+                        }
+                    }
                     return Taken::Done(nothing());
                 }
                 match waiting::for_bytes(conn, &link, fd) {
@@ -282,13 +290,8 @@ fn empty(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int) -> Result<Option<Found
             rx.reader.took(dir, taken);
             Ok(None)
         }
-        Err(libc::EAGAIN) => {
-            dir.arm();
-            if !is_empty(rx)? {
-                return Ok(None);
-            }
-            Ok(Some(conn.take_error().map_or(Found::Nothing, Found::Error)))
-        }
+        Err(libc::EAGAIN) if !is_empty(rx)? => Ok(None),
+        Err(libc::EAGAIN) => Ok(Some(conn.take_error().map_or(Found::Nothing, Found::Error))),
         Err(error) if is_empty(rx)? => {
             conn.fin.store(1, Ordering::Release);
             Ok(Some(failed(link, fd, error)))
@@ -353,8 +356,7 @@ fn peek(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int, cursor: &mut Cursor) ->
     }
 }
 
-/// Returns whether a call to read would not wait, and arms the bell if it would: for calls that wait for several
-/// descriptors. `None`: the kernel knows.
+/// Returns whether a call to read would not wait. `None`: the kernel knows.
 pub fn is_readable(conn: &Ref, fd: c_int) -> Option<bool> {
     if !conn.is_matched() {
         return None;
@@ -407,16 +409,18 @@ pub fn readable_bytes(conn: &Ref, fd: c_int) -> Option<u64> {
     })
 }
 
-/// Says whether spinning is of use for this wait.
-pub fn may_spin(rx: &mut Rx, link: &Link) -> bool {
-    if settings::get().spin == 0 || link.rx().is_on(sys::cpu()) {
-        return false;
+/// Says what to do before this wait sleeps.
+pub fn before_sleep(rx: &mut Rx, link: &Link, cpu: u32) -> Before {
+    let (skip, before) = match link.rx().is_on(cpu) {
+        _ if settings::get().spin == 0 => return Before::Nothing,
+        true => (&mut rx.stay, Before::GiveWay),
+        false => (&mut rx.skip, Before::Spin),
+    };
+    if *skip > 0 {
+        *skip -= 1;
+        return Before::Nothing;
     }
-    if rx.skip > 0 {
-        rx.skip -= 1;
-        return false;
-    }
-    true
+    before
 }
 
 impl Ref {

@@ -229,6 +229,11 @@ pub fn nap(microseconds: i64) {
     _ = checked(call!(libc::SYS_nanosleep, time, 0), before);
 }
 
+/// Lets other threads run on this CPU.
+pub fn give_way() {
+    call!(libc::SYS_sched_yield);
+}
+
 pub fn thread_number() -> u32 {
     call!(libc::SYS_gettid) as u32
 }

@@ -8,6 +8,10 @@ use sockring::Link;
 
 /// Most waits that don't spin after spins in vain.
 const MOST: u32 = 64;
+/// Most waits that don't give the CPU away after somebody took it for long: a program that computes takes milliseconds.
+const MOST_STAYS: u32 = 4096;
+/// Nanoseconds after which somebody has taken the CPU for long.
+const TURN: u64 = 50_000;
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 64;
 
@@ -27,10 +31,65 @@ pub fn spin(mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Learns whether a spin was of use.
-pub fn learn(rx: &mut Rx, found: bool) {
-    rx.penalty = if found { 0 } else { (rx.penalty * 2 + 1).min(MOST) };
-    rx.skip = rx.penalty;
+/// What to do before a wait sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    Nothing,
+    /// The peer is on another CPU.
+    Spin,
+    /// It is on this one.
+    GiveWay,
+}
+
+/// What came of a wait that did not sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Came {
+    News,
+    Nothing,
+    /// Somebody else took the CPU for long.
+    Late,
+}
+
+/// Lets others have this CPU, until `done` is true. A peer that sleeps comes when its bell has arrived.
+fn give_way(done: impl Fn() -> bool) -> Came {
+    let mut now = sys::now(libc::CLOCK_MONOTONIC);
+    let end = now + settings::get().spin;
+    while now < end {
+        let began = now;
+        sys::give_way();
+        now = sys::now(libc::CLOCK_MONOTONIC);
+        if now - began > TURN {
+            return Came::Late;
+        }
+        if done() {
+            return Came::News;
+        }
+    }
+    Came::Nothing
+}
+
+/// Waits a little without sleeping, until `done` is true.
+pub fn briefly(before: Before, done: impl Fn() -> bool) -> Came {
+    match before {
+        Before::Spin if spin(&done) => Came::News,
+        Before::Nothing | Before::Spin => Came::Nothing,
+        Before::GiveWay => give_way(done),
+    }
+}
+
+/// Learns whether that was of use.
+pub fn learn(rx: &mut Rx, before: Before, came: Came) {
+    let (skip, loss) = match before {
+        Before::Nothing => return,
+        Before::Spin => (&mut rx.skip, &mut rx.penalty),
+        Before::GiveWay => (&mut rx.stay, &mut rx.loss),
+    };
+    *loss = match came {
+        Came::News => 0,
+        Came::Nothing => (*loss * 2 + 1).min(MOST),
+        Came::Late => (*loss * 2 + 1).min(MOST_STAYS),
+    };
+    *skip = *loss;
 }
 
 /// Waits until there may be something to read.
@@ -38,15 +97,19 @@ pub fn learn(rx: &mut Rx, found: bool) {
 /// # Errors
 /// What a blocking call of the kernel returns: a signal came, or the time is up.
 pub fn for_bytes(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
-    let (spins, ahead) = {
+    let (before, ahead) = {
         let Some(mut rx) = conn.rx.take() else { return Err(libc::EINTR) };
-        (rx.reader.is_ring() && receiving::may_spin(&mut rx, link), *rx)
+        let is_ring = rx.reader.is_ring();
+        let before =
+            if is_ring { receiving::before_sleep(&mut rx, link, sys::cpu()) } else { Before::Nothing };
+        (before, *rx)
     };
-    if spins {
-        let found = spin(|| ahead.reader.has_news(link.rx()));
+    if before != Before::Nothing {
+        let news = || ahead.reader.has_news(link.rx());
+        let came = briefly(before, news);
         let Some(mut rx) = conn.rx.take() else { return Err(libc::EINTR) };
-        learn(&mut rx, found);
-        if found {
+        learn(&mut rx, before, came);
+        if news() {
             return Ok(());
         }
     }
