@@ -1,5 +1,6 @@
 //! Rules that must hold between objects.
 
+mod count;
 mod index;
 mod refers;
 mod subnets;
@@ -25,6 +26,7 @@ pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -
     unique::check(objects, &mut problems);
     refers::check(index, unread, objects, &mut problems);
     windows::check(index, objects, &mut problems);
+    count::check(objects, &mut problems);
     problems
 }
 

@@ -492,3 +492,20 @@ fn what_is_no_text_is_one_problem() {
     let said = parse(&long).unwrap_err();
     assert!(said.to_string().contains("longer than 256 MB") && said.iter().count() == 1, "{said}");
 }
+
+#[test]
+fn a_file_with_more_interfaces_than_a_host_can_have_is_wrong() {
+    let guest = |n: usize| {
+        let mac = format!("02:00:00:00:{:02x}:{:02x}", n >> 8, n & 255);
+        format!(
+            "[[guest]]\nname = \"g{n}\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"t{n}\"\nmac = \"{mac}\"\n"
+        )
+    };
+    let file = |count: usize| {
+        let head = "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\n";
+        format!("{head}{}", (0..count).map(guest).collect::<String>())
+    };
+    assert!(parse(&file(4096)).is_ok());
+    let said = parse(&file(5120)).unwrap_err();
+    assert!(said.iter().count() == 1 && said.to_string().contains("at most 4096 interfaces"), "{said}");
+}
