@@ -2,7 +2,7 @@
 //!
 //! A change is a record at the end of a file. It is stored as a whole or not at all, survives the daemon's
 //! death when the write returns, and a power cut when the disk has it. If the disk fails, changes are refused
-//! and nothing else happens; later ones succeed again. Damage is reported, and costs only the record in which
+//! and nothing else happens; later ones succeed again. On a full disk there is still room for removals. Damage is reported, and costs only the record in which
 //! it is.
 
 mod frame;
@@ -11,7 +11,7 @@ mod record;
 
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::run_dir_lock::{same_file, when_free};
-use log::{Log, Medium};
+use log::{Log, Medium, Room};
 use record::{Entry, Record, Stored};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub(crate) enum Durability {
 pub struct Store {
     dir: PathBuf,
     state: Mutex<State>,
+    /// The problems after the last access, in words. Who asks for them never waits for the disk.
+    problems: Mutex<Arc<Vec<String>>>,
     /// The lock of the store's files, if they could be opened.
     lock: Option<OwnedFd>,
     is_anothers: Arc<AtomicBool>,
@@ -152,7 +154,8 @@ impl Store {
         contents.records.into_iter().for_each(|record| state.replay(record, &mut entries));
         state.understand(entries);
         let (dir, state) = (dir.to_owned(), Mutex::new(state));
-        let store = Self { dir, state, lock: None, is_anothers: Arc::default() };
+        let problems = Mutex::default();
+        let store = Self { dir, state, problems, lock: None, is_anothers: Arc::default() };
         store.settle();
         store
     }
@@ -171,6 +174,7 @@ impl Store {
             let why = format!("{why}; make room there and restart the daemon");
             (state.failed, state.log) = (Some(why.clone()), Err(why));
         }
+        self.tell(state);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -227,8 +231,11 @@ impl Store {
         } else {
             state.append_or_snapshot(&record, durability)
         };
-        state.note(&self.dir, &written);
-        match written {
+        // That a removal found room does not mean that others would.
+        if written.is_err() || !record.only_removes() {
+            state.note(&self.dir, &written);
+        }
+        let result = match written {
             Ok(()) => Ok(()),
             Err(_) if durability == Durability::DiskOrLater => {
                 state.owe();
@@ -239,7 +246,9 @@ impl Store {
                 state.revision = revision_before;
                 Err(self.unwritable(e))
             }
-        }
+        };
+        self.tell(state);
+        result
     }
 
     /// Keeps stored objects that can't be in force, until others with their keys are stored.
@@ -250,6 +259,7 @@ impl Store {
                 state.kept.insert(key.to_string(), stored(&owned));
             }
         }
+        self.tell(state);
     }
 
     /// Tries whether the disk works again if the last write failed.
@@ -266,12 +276,17 @@ impl Store {
         if fails {
             let written = state.append_or_snapshot(&Record::default(), Durability::Disk);
             state.note(&self.dir, &written);
+            self.tell(state);
         }
         fails && state.failed.is_none()
     }
 
     pub(crate) fn problems(&self) -> Vec<String> {
-        let state = self.lock();
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
+    }
+
+    /// Describes the problems for those who ask later.
+    fn tell(&self, state: &State) {
         let failed = state.failed.iter();
         let failed =
             failed.map(|why| format!("changes are refused, {} can't be written: {why}", self.dir.display()));
@@ -283,7 +298,8 @@ impl Store {
         let foreign = (!state.foreign.is_empty()).then(|| {
             format!("{} records of a newer version are kept, but not in force", state.foreign.len())
         });
-        failed.chain(lost).chain(kept).chain(foreign).collect()
+        let all = failed.chain(lost).chain(kept).chain(foreign).collect();
+        *self.problems.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(all);
     }
 }
 
@@ -329,7 +345,12 @@ impl State {
             return Ok(());
         }
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
-        log.append(&record.text(), durability != Durability::Kernel).map_err(|e| e.to_string())
+        let room = match record {
+            record if record.only_removes() => Room::Spare,
+            record if record.is_empty() => Room::Lacking,
+            _ => Room::More,
+        };
+        log.append(&record.text(), durability != Durability::Kernel, room).map_err(|e| e.to_string())
     }
 
     /// Makes the next write store everything.
@@ -414,6 +435,11 @@ impl Medium for Waiting {
 
     fn sync(&mut self) -> std::io::Result<()> {
         self.file.sync()
+    }
+
+    fn reserve(&mut self, end: u64) -> std::io::Result<()> {
+        self.check()?;
+        self.file.reserve(end)
     }
 }
 

@@ -3,6 +3,8 @@
 //! create or rename files, so both are open from the start.
 
 use super::frame::{Frame, frames, put};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -14,6 +16,22 @@ pub(super) const VERSION: u64 = 2;
 /// Length in bytes beyond which a new snapshot may be worthwhile.
 const LONG: u64 = 64 << 20;
 
+/// Bytes of the disk that are kept free for records that only remove something, and bytes that are taken at a time as
+/// long as there are as many.
+const SPARE: u64 = 16 << 10;
+const AHEAD: u64 = 1 << 20;
+
+/// The room that a record may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// What the disk has beside what is kept free.
+    More,
+    /// What is kept free.
+    Spare,
+    /// As much more as was lacking last.
+    Lacking,
+}
+
 /// Bytes of a snapshot that are written at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -23,6 +41,8 @@ pub(super) trait Medium: Send {
     fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()>;
     fn truncate(&mut self, len: u64) -> io::Result<()>;
     fn sync(&mut self) -> io::Result<()>;
+    /// Takes the disk's space up to `end`, without changing the contents. Does nothing where that is impossible.
+    fn reserve(&mut self, end: u64) -> io::Result<()>;
 }
 
 impl Medium for File {
@@ -43,6 +63,13 @@ impl Medium for File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    fn reserve(&mut self, end: u64) -> io::Result<()> {
+        match fallocate(self, FallocateFlags::KEEP_SIZE, 0, end) {
+            Err(Errno::NOSPC | Errno::DQUOT) => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -112,6 +139,10 @@ pub(super) struct Log {
     len: u64,
     /// Length of its snapshot, bytes.
     snapshot: u64,
+    /// End of the space that the file has on the disk, as far as we know, and length of a record for which there was
+    /// none.
+    reserved: u64,
+    lacking: u64,
     /// Whether there may be something behind the valid part.
     is_torn: bool,
     /// Whether nothing can be appended, because of damage or because the disk may lack earlier writes.
@@ -139,6 +170,8 @@ impl Log {
             version: version.max(VERSION),
             len: bytes[current].len() as u64,
             snapshot: 0,
+            reserved: 0,
+            lacking: 0,
             is_torn: false,
             is_suspect: !is_used,
             is_other_used: !bytes[1 - current].is_empty(),
@@ -190,13 +223,22 @@ impl Log {
     ///
     /// # Errors
     /// The record is not stored.
-    pub(super) fn append(&mut self, record: &str, sync: bool) -> io::Result<()> {
+    pub(super) fn append(&mut self, record: &str, sync: bool, room: Room) -> io::Result<()> {
         if self.is_suspect {
             return Err(io::Error::other("a new snapshot has to be written first"));
         }
         self.tidy()?;
         let mut line = Vec::new();
         put(&mut line, record);
+        let need = line.len() as u64;
+        match room {
+            Room::More => self.reserve(self.len + need).map_err(|e| {
+                self.lacking = need;
+                e
+            })?,
+            Room::Lacking => self.reserve(self.len + need.max(self.lacking))?,
+            Room::Spare => {}
+        }
         let file = &mut self.files[self.current];
         let written = file.write_at(&line, self.len);
         let synced = written.and_then(|()| if sync { file.sync() } else { Ok(()) });
@@ -211,6 +253,24 @@ impl Log {
         Ok(())
     }
 
+    /// Takes space on the disk for contents up to `end`, and the spare room behind them.
+    ///
+    /// # Errors
+    /// There is not enough.
+    fn reserve(&mut self, end: u64) -> io::Result<()> {
+        if end + SPARE <= self.reserved {
+            return Ok(());
+        }
+        let file = &mut self.files[self.current];
+        let most = end + SPARE + AHEAD;
+        self.reserved = match file.reserve(most) {
+            Ok(()) => most,
+            Err(_) => file.reserve(end + SPARE).map(|()| end + SPARE)?,
+        };
+        self.lacking = 0;
+        Ok(())
+    }
+
     /// Cuts off what a failed write left behind, and empties the other file.
     ///
     /// # Errors
@@ -218,7 +278,7 @@ impl Log {
     fn tidy(&mut self) -> io::Result<()> {
         if self.is_torn {
             self.files[self.current].truncate(self.len)?;
-            self.is_torn = false;
+            (self.is_torn, self.reserved) = (false, 0);
         }
         if self.is_other_used {
             self.files[1 - self.current].truncate(0)?;
@@ -250,7 +310,10 @@ impl Log {
         self.len = written?;
         (self.snapshot, self.generation, self.current) = (self.len, generation, 1 - self.current);
         (self.is_torn, self.is_suspect, self.is_other_used) = (false, false, true);
+        self.reserved = 0;
         let _ = self.tidy();
+        // Whether there is room for more is the business of those who write more.
+        let _ = self.reserve(self.len);
         Ok(())
     }
 

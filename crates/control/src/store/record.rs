@@ -36,6 +36,17 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// Is true if the record removes objects and does nothing else.
+    pub(super) fn only_removes(&self) -> bool {
+        let removes = !self.changed.is_empty() && self.changed.iter().all(|entry| entry.object.is_none());
+        removes && self.taken.is_none() && self.unknown.is_empty()
+    }
+
+    /// Is true if the record only tries whether the disk works.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.taken.is_none() && self.unknown.is_empty()
+    }
+
     pub(super) fn text(&self) -> String {
         // Strings, numbers and values parsed from JSON always are JSON.
         serde_json::to_string(self).unwrap_or_default()

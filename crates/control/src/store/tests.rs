@@ -210,12 +210,20 @@ fn what_a_newer_version_wrote_is_kept() {
 }
 
 /// Two files of which some operations fail, and which know what the disk has.
-#[derive(Default)]
 struct Disk {
     now: [Vec<u8>; 2],
     synced: [Vec<u8>; 2],
     operations: usize,
     failing: std::ops::Range<usize>,
+    /// Space for each file, bytes.
+    space: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        let (now, synced) = Default::default();
+        Self { now, synced, operations: 0, failing: 0..0, space: u64::MAX }
+    }
 }
 
 impl Disk {
@@ -256,6 +264,48 @@ impl Medium for Half {
         disk.synced[self.1] = disk.now[self.1].clone();
         Ok(())
     }
+
+    fn reserve(&mut self, end: u64) -> io::Result<()> {
+        let mut disk = self.0.lock().unwrap();
+        disk.fails()?;
+        if end > disk.space { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_what_adds_and_takes_what_removes() {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let (store, two) = (store_on(&disk), objects(&["10.1.0.0/16", "10.2.0.0/16"]));
+    store.save(&two, Durability::Disk);
+    let one = objects(&["10.1.0.0/16"]);
+    disk.lock().unwrap().space = 0;
+    let more = objects(&["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]);
+    // What there is ahead is used up first.
+    while store.try_save(&more, Durability::Disk).is_ok() {
+        store.save(&two, Durability::Disk);
+    }
+    let told = store.problems();
+    assert!(told[0].contains("changes are refused"), "{told:?}");
+    for _ in 0..3 {
+        store.heal();
+        assert_eq!(store.problems(), told, "it stays full");
+    }
+    store.save(&one, Durability::Disk);
+    assert_eq!((store.problems(), found_in(disk.lock().unwrap().now.clone())), (told, contents(&one)));
+    disk.lock().unwrap().space = u64::MAX;
+    store.heal();
+    assert!(store.problems().is_empty());
+    store.save(&two, Durability::Disk);
+}
+
+#[test]
+fn problems_are_told_while_the_disk_is_slow() {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let store = store_on(&disk);
+    store.save(&objects(&["10.1.0.0/16"]), Durability::Disk);
+    let busy = store.lock();
+    assert_eq!(store.problems(), [""; 0]);
+    drop(busy);
 }
 
 fn store_on(disk: &Arc<Mutex<Disk>>) -> Store {
