@@ -33,6 +33,8 @@ use virtio::Journals;
 /// The daemon can't start, or its helper has ended.
 pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     limits::raise();
+    // One for each worker, and some for all others.
+    mem::share_arenas(file.host.workers.len().max(1) + CLIENT_THREADS);
     let mut start = Start::open(options, file)?;
     let privileges = start.privileges.clone();
     let sandbox = privileges.give_up();
@@ -241,10 +243,14 @@ fn watch_links(core: Arc<Core>) -> anyhow::Result<wire::Links> {
     wire::Links::watch(retry).context("network devices can't be watched")
 }
 
-/// Starts the runtime of the control plane, which has one thread of its own.
+/// Threads that read requests and write answers.
+const CLIENT_THREADS: usize = 4;
+
+/// Starts the runtime of the control plane.
 fn runtime() -> anyhow::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(1).thread_name("control").enable_all();
+    // Several, so that one client's long message keeps nobody else waiting.
+    builder.worker_threads(CLIENT_THREADS).thread_name("control").enable_all();
     builder.build().context("the control plane can't be started")
 }
 
