@@ -513,6 +513,10 @@ impl Shared {
         if now >= *due {
             let windows = self.adapter.windows();
             windows.own.iter().chain(&windows.common).for_each(|window| window.cut_excess());
+            // What an earlier boot had by agents is lost some time after the machine started anew.
+            if let (Some(common), Some(boot)) = (&windows.common, self.agents.boot()) {
+                common.end_boots(&self.adapter.spec().guest, boot);
+            }
             if let Ok(_one) = self.boots.try_lock() {
                 // A VMM may be copying what is in the window, or bringing it.
                 let own = windows.own.iter().filter(|_| !self.adapter.is_halted());

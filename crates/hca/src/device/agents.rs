@@ -21,6 +21,8 @@ const COMING: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     all: Mutex<Vec<(Uuid, Weak<Untrusted>)>>,
+    /// The boot of which the last one was.
+    boot: Mutex<Uuid>,
     coming: Arc<()>,
 }
 
@@ -29,7 +31,14 @@ impl Agents {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the boot of the machine, if an agent has told it.
+    pub fn boot(&self) -> Option<Uuid> {
+        Some(*self.boot.lock().unwrap_or_else(PoisonError::into_inner))
+            .filter(|boot| *boot != Uuid::default())
+    }
+
     fn add(&self, boot: Uuid, socket: &Arc<Untrusted>) {
+        *self.boot.lock().unwrap_or_else(PoisonError::into_inner) = boot;
         let mut all = self.lock();
         all.retain(|(_, socket)| socket.strong_count() > 0);
         all.push((boot, Arc::downgrade(socket)));

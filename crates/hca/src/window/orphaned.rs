@@ -138,6 +138,11 @@ impl Window {
         self.sweep();
     }
 
+    /// Notes that the machine of a guest is in this boot: programs of others have ended.
+    pub(crate) fn end_boots(&self, guest: &str, boot: Uuid) {
+        lock(&self.state).owners.end_boots(guest, boot, false);
+    }
+
     /// Notes the process that is the VMM of a guest's machine.
     pub(crate) fn set_vmm(&self, guest: &str, process: HostProcess) {
         let mut state = lock(&self.state);

@@ -8,11 +8,12 @@ use crate::suspect::started;
 use crate::window::DATA;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Ports that only root may have (`vsock(7)`).
-const PRIVILEGED: std::ops::Range<u32> = 1..1024;
+/// Ports that only root may have (`vsock(7)`) are this one and those below.
+const PRIVILEGED: u32 = 1023;
 
 /// A program for which the agent speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,9 @@ fn claim_of(caller: Caller, is_virtio: bool) -> Claim {
 /// Connects to a port of the host from a port that only root may have: so the host knows that this is the agent.
 fn dial_privileged(port: u32) -> Result<OwnedFd, Errno> {
     let socket = socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    for own in PRIVILEGED.rev() {
+    // The host may take a stream from the same port as before a reboot for one that goes on.
+    let first = RandomState::new().build_hasher().finish() as u32 % PRIVILEGED;
+    for own in (0..PRIVILEGED).map(|n| 1 + (first + n) % PRIVILEGED) {
         // SAFETY: numbers, which may all be zero.
         let mut name: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
         (name.svm_family, name.svm_port, name.svm_cid) =
