@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use uverbs::{Caller, Endpoint};
 
-/// Where programs find the agent.
+/// The path at which programs find the agent.
 const SOCKET: &str = "/run/viaduct/sockets.sock";
 /// The variable that names a window.
 const WINDOW: &str = "VIADUCT_RDMA";

@@ -111,7 +111,7 @@ fn tell(program: &OwnedFd, bytes: &[u8], window: &AgentWindow) -> Result<(), Ove
         control.push(SendAncillaryMessage::ScmRights(files));
     }
     match retry_on_intr(|| sendmsg(program, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)) {
-        // That it has ended shows where it is heard.
+        // `hear` finds that it has ended.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -513,7 +513,7 @@ impl Shared {
         if now >= *due {
             let windows = self.adapter.windows();
             windows.own.iter().chain(&windows.common).for_each(|window| window.cut_excess());
-            // What an earlier boot had by agents is lost some time after the machine started anew.
+            // Streams of an earlier boot's agents end some time after the machine started anew.
             if let (Some(common), Some(boot)) = (&windows.common, self.agents.boot()) {
                 common.end_boots(&self.adapter.spec().guest, boot);
             }

@@ -1,4 +1,4 @@
-//! What an agent in a virtual machine says: it reads the sockets of programs there, since no descriptor passes out of
+//! Messages of an agent in a virtual machine: it reads the sockets of programs there, since no descriptor passes out of
 //! the machine, and passes on their messages. There is a stream for each program.
 //!
 //! | bytes of a frame | what it is |

@@ -49,11 +49,11 @@ pub enum Line {
     },
 }
 
-/// What a program says.
+/// A message of a program.
 pub struct Said {
     pub message: Option<Message>,
     pub offered: Option<Offered>,
-    /// What came along, to be closed.
+    /// Descriptors that came along, to be closed.
     pub descriptors: Vec<OwnedFd>,
 }
 

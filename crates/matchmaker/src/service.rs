@@ -53,7 +53,7 @@ pub struct Agent {
     pub pid: i32,
     /// The stream from the agent.
     pub socket: Arc<Untrusted>,
-    /// Where it has memory.
+    /// The window of which its memory is.
     pub window: Arc<dyn Window>,
 }
 

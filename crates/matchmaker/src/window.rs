@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a window's thread is to do.
+/// A piece of work of a window's thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// The window in which a program of a virtual machine can have memory, as its agent has proved.
@@ -33,7 +33,7 @@ pub trait Piece: Send + Sync {
     fn free(&self);
 }
 
-/// What was seen last of a pair's memory.
+/// The state of a pair's memory when it was last looked at.
 #[derive(Default)]
 struct Seen {
     rings: [AtomicBool; 2],

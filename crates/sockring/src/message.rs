@@ -50,7 +50,7 @@ pub enum Message {
         pair: u64,
         /// Whether this is the second end.
         second: bool,
-        /// Where the memory begins in what comes along. It is 0 unless that is a window of a virtual machine, with
+        /// The offset of the memory in what comes along. It is 0 unless that is a window of a virtual machine, with
         /// other memory in it.
         offset: u64,
     },

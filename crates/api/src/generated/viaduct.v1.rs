@@ -244,7 +244,8 @@ pub struct Guest {
     /// Whether the VM may migrate although it has a window. Its programs then lose their verbs device.
     #[prost(bool, optional, tag = "30")]
     pub window_migrates: ::core::option::Option<bool>,
-    /// tap: whether programs of the container may move TCP connections within this host to memory in common.
+    /// Whether programs of the guest may move TCP connections within this host to memory in common. Kind vhost: needs
+    /// a window in common.
     #[prost(bool, optional, tag = "31")]
     pub sockets: ::core::option::Option<bool>,
     /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch). With ovs, it is in no network.

@@ -61,7 +61,7 @@ pub(crate) trait Door: std::fmt::Debug + Send + Sync {
     fn admit_agent(self: Arc<Self>, socket: Arc<Untrusted>, claim: Claim) -> Result<(), Refusal>;
 }
 
-/// What a stream that proves itself is to be.
+/// The service that a stream asks for before it proves itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Verbs,

@@ -15,7 +15,7 @@ pub struct SocketsProgram {
     pub pid: i32,
     /// The stream of the agent, for this program alone.
     pub socket: Arc<Untrusted>,
-    /// Where it can have memory in common with others.
+    /// The source of its memory in common with others.
     pub memory: RingMemory,
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs::{Memory, Uuid};
 
-/// What a program of a virtual machine can have of the window of its trust. Most of it may wait for whoever may write
-/// the window's file, and is for the window's thread ([`Self::later`]).
+/// The share of a program of a virtual machine in the window of its trust. Most calls may wait for whoever may write the
+/// window's file, and are for the window's thread ([`Self::later`]).
 #[derive(Debug)]
 pub struct RingMemory {
     window: Arc<Window>,

@@ -12,7 +12,7 @@ use uverbs::Stream;
 
 const OFFSET: u64 = 266_240;
 
-/// What happened in a window.
+/// Counts what happened in a window.
 #[derive(Default)]
 struct Seen {
     taken: AtomicU32,
@@ -128,7 +128,7 @@ fn hear(stream: &mut Stream) -> Message {
 const A: &str = "10.1.1.1:80";
 const B: &str = "10.1.1.2:4000";
 
-/// Both programs of a pair, and its number.
+/// Makes a pair; returns both programs and its number.
 fn pair(service: &Service, window: &Arc<Fake>) -> (Stream, Stream, u64) {
     let (mut a, mut b) = (admit(service, "a", window).unwrap(), admit(service, "b", window).unwrap());
     offer_both(service, &mut a, &mut b);

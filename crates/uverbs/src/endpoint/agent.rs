@@ -18,16 +18,16 @@ const PRIVILEGED: u32 = 1023;
 /// A program for which the agent speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its process number.
+    /// The process number.
     pub pid: i32,
-    /// Its user.
+    /// The user.
     pub uid: u32,
 }
 
 /// The window that a virtual machine has in common with others, as the agent found it.
 #[derive(Debug)]
 pub struct AgentWindow {
-    /// Its device, or file.
+    /// The device, or file.
     pub file: Arc<OwnedFd>,
     /// Bytes before its data.
     pub base: u64,
