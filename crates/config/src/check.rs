@@ -11,6 +11,10 @@ pub use index::{CommonWindow, CommonWindows, Index};
 pub use subnets::warnings;
 
 use crate::{Item, Object, Problem};
+use ipnet::IpNet;
+
+/// Returns whether a network has a route with this prefix.
+pub type HasRoute<'a> = &'a dyn Fn(&str, IpNet) -> bool;
 
 /// Checks everything that must hold between the objects of a host. `index` is the index of these objects.
 /// Errors in a single object were found when it was read. Returns nothing if nothing is wrong.
@@ -22,9 +26,19 @@ pub fn check(index: &Index, objects: &[Item]) -> Vec<Problem> {
 /// Checks like [`check`], beside objects of these names that could not be read: a reference to one of them is
 /// no problem.
 pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -> Vec<Problem> {
+    check_all(unread, index, objects, &|_, _| false)
+}
+
+/// Checks like [`check`], beside routes that were checked before and depend on nothing that changed.
+#[must_use]
+pub fn check_beside_routes(index: &Index, objects: &[Item], has_route: HasRoute<'_>) -> Vec<Problem> {
+    check_all(&[], index, objects, has_route)
+}
+
+fn check_all(unread: &[String], index: &Index, objects: &[Item], has_route: HasRoute<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
     unique::check(objects, &mut problems);
-    refers::check(index, unread, objects, &mut problems);
+    refers::check(index, unread, (objects, has_route), &mut problems);
     windows::check(index, objects, &mut problems);
     count::check(objects, &mut problems);
     problems
@@ -36,7 +50,7 @@ pub(crate) fn check_beside(unread: &[String], index: &Index, objects: &[Item]) -
 pub fn check_routes<'a>(index: &Index, routes: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
     let items: Vec<Item> = routes.map(|route| Item::from(route.clone())).collect();
     let mut problems = Vec::new();
-    refers::check(index, &[], &items, &mut problems);
+    refers::check(index, &[], (&items, &|_, _| false), &mut problems);
     problems
 }
 

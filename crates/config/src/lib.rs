@@ -17,7 +17,9 @@ mod reader;
 mod tree;
 mod value;
 
-pub use check::{CommonWindow, CommonWindows, Index, check, check_routes, warnings};
+pub use check::{
+    CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes, warnings,
+};
 pub use host::{Executor, Host, SOCKET_DIRS};
 pub use machine::{check_machine, check_owners, check_readers, check_wires, cpus, device_mtu};
 pub use object::{

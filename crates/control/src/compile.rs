@@ -5,14 +5,15 @@ mod ids;
 mod routes;
 
 pub(crate) use diff::Desired;
-use ids::Pool;
-pub(crate) use routes::route_origins;
-use routes::{ObjectRoute, To, guests_on_standby_last, is_away, places_of, routes_of};
+use ids::{Pool, User};
+use routes::{ObjectRoute, To, guests_on_standby_last, is_away, routes_of};
+pub(crate) use routes::{Origins, places_of};
 
 use crate::owner::Owned;
 use config::{
     DefaultAction, Guest, GuestKind, GuestVlan, Index, Mode, Object, Rate, Route, RuleAction, Target, Wire,
 };
+use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Midstream, Modifier, Network,
@@ -46,6 +47,13 @@ impl Ids {
         self.vifs.get(&name.to_owned()).map(vif_id)
     }
 
+    fn reset_others(&mut self) {
+        self.vifs.reset_others();
+        self.nexthops.reset_others();
+        self.rules.reset_others();
+        self.meters.reset_others();
+    }
+
     fn reset(&mut self) {
         self.vifs.reset();
         self.nexthops.reset();
@@ -55,6 +63,11 @@ impl Ids {
 
     pub(crate) fn rule(&self, network: &str, text: &str) -> Option<RuleId> {
         self.rules.get(&(network.to_owned(), text.to_owned())).map(RuleId)
+    }
+
+    /// Returns network and text of each rule, by its number.
+    pub(crate) fn rules_by_number(&self) -> HashMap<u32, &(String, String)> {
+        self.rules.iter().map(|(rule, id)| (id, rule)).collect()
     }
 }
 
@@ -119,34 +132,50 @@ pub(crate) fn compile(
     ids: &mut Ids,
 ) -> Desired {
     ids.reset();
-    let mut compiler = Compiler { index, ids, links, out: Desired::default(), removing: false };
-    compiler.out.host = model::Host {
-        name: host.name.as_str().into(),
-        tunnel_source: index.tunnel_sources().to_vec(),
-        tunnel_peers: host.tunnel_peers.clone(),
-        udp6_zero_checksum: host.udp6_zero_checksum,
-        tunnel_fragments: !host.tunnel_df,
-    };
-    objects.iter().for_each(|owned| compiler.number_vif(&owned.object));
-    guests_on_standby_last(objects).for_each(|owned| compiler.object(&owned.object));
-    objects.iter().for_each(|owned| compiler.fill_network(&owned.object));
+    let mut compiler = Compiler::new(index, ids, links, Desired::default());
+    compiler.objects(host, objects);
     compiler.finish()
 }
 
-/// Compiles added and removed routes into the tables `of`. The result is that of [`compile`] for all objects,
-/// but the cost depends only on the number of these routes. A route in both lists changes.
-pub(crate) fn recompile<'a>(
+/// Routes that change, with what they refer to before and after the change. A route in both lists changes.
+pub(crate) struct RouteChanges<'a> {
+    pub(crate) before: &'a Index,
+    pub(crate) removed: Vec<&'a Route>,
+    pub(crate) added: Vec<&'a Route>,
+}
+
+/// Compiles changed routes into the tables `of`. The result is that of [`compile`] for all objects, but the cost
+/// depends only on the number of these routes.
+pub(crate) fn recompile(of: &Desired, index: &Index, changes: &RouteChanges<'_>, ids: &mut Ids) -> Desired {
+    let links = Links::default();
+    let mut compiler = Compiler::new(changes.before, ids, &links, of.clone());
+    compiler.remove_routes(&changes.removed);
+    compiler.index = index;
+    changes.added.iter().for_each(|route| compiler.route(&ObjectRoute::from(*route)));
+    compiler.finish()
+}
+
+/// Compiles all objects but routes anew, and changed routes, into the tables `of`. The other routes must depend on
+/// nothing that changes; `is_kept` tells whether a network has such a route. The result is that of [`compile`] for all
+/// objects, but the cost does not depend on the number of routes.
+pub(crate) fn compile_beside_routes(
     of: &Desired,
-    index: &Index,
-    removed: impl Iterator<Item = &'a Route>,
-    added: impl Iterator<Item = &'a Route>,
+    (host, index): (&config::Host, &Index),
+    objects: &[&Owned],
+    links: &Links,
+    (changes, is_kept): (&RouteChanges<'_>, config::HasRoute<'_>),
     ids: &mut Ids,
 ) -> Desired {
-    let links = Links::default();
-    let mut compiler = Compiler { index, ids, links: &links, out: of.clone(), removing: true };
-    removed.for_each(|route| compiler.remove_route(route));
-    compiler.removing = false;
-    added.for_each(|route| compiler.route(&ObjectRoute::from(route)));
+    let mut compiler = Compiler::new(changes.before, ids, links, of.clone());
+    compiler.remove_routes(&changes.removed);
+    compiler.index = index;
+    let Desired { nexthops, routes, implied, .. } = std::mem::take(&mut compiler.out);
+    compiler.out.nexthops = nexthops;
+    compiler.ids.reset_others();
+    compiler.objects(host, objects);
+    compiler.out.routes = routes;
+    compiler.replace_implied(&implied, is_kept);
+    changes.added.iter().for_each(|route| compiler.route(&ObjectRoute::from(*route)));
     compiler.finish()
 }
 
@@ -155,11 +184,50 @@ struct Compiler<'a> {
     ids: &'a mut Ids,
     links: &'a Links,
     out: Desired,
-    /// Whether numbered things lose a use instead of gaining one.
+    /// The party that uses numbered things, and whether it loses a use instead of gaining one.
+    user: User,
     removing: bool,
 }
 
-impl Compiler<'_> {
+impl<'a> Compiler<'a> {
+    const fn new(index: &'a Index, ids: &'a mut Ids, links: &'a Links, out: Desired) -> Self {
+        Self { index, ids, links, out, user: User::Other, removing: false }
+    }
+
+    /// Compiles objects, in their order.
+    fn objects(&mut self, host: &config::Host, objects: &[&Owned]) {
+        self.out.host = model::Host {
+            name: host.name.as_str().into(),
+            tunnel_source: self.index.tunnel_sources().to_vec(),
+            tunnel_peers: host.tunnel_peers.clone(),
+            udp6_zero_checksum: host.udp6_zero_checksum,
+            tunnel_fragments: !host.tunnel_df,
+        };
+        objects.iter().for_each(|owned| self.number_vif(&owned.object));
+        guests_on_standby_last(objects).for_each(|owned| self.object(&owned.object));
+        objects.iter().for_each(|owned| self.fill_network(&owned.object));
+    }
+
+    fn remove_routes(&mut self, routes: &[&Route]) {
+        self.removing = true;
+        routes.iter().for_each(|route| self.remove_route(route));
+        self.removing = false;
+    }
+
+    /// Puts the implied routes in place of those of `before`, except where somebody wrote one.
+    fn replace_implied(&mut self, before: &OrdMap<(Vrf, IpNet), NexthopId>, is_kept: config::HasRoute<'_>) {
+        let names: HashMap<u16, &str> =
+            self.index.networks().values().map(|network| (network.vrf, network.name.as_str())).collect();
+        let is_free =
+            |(vrf, prefix): &(Vrf, IpNet)| names.get(&vrf.0).is_none_or(|name| !is_kept(name, *prefix));
+        for key in before.keys().filter(|key| is_free(key)) {
+            self.out.routes.remove(key);
+        }
+        for (key, nexthop) in self.out.implied.iter().filter(|(key, _)| is_free(key)) {
+            self.out.routes.insert(*key, *nexthop);
+        }
+    }
+
     /// Frees the numbers that nothing uses any more.
     fn finish(mut self) -> Desired {
         for id in self.ids.nexthops.sweep() {
@@ -172,7 +240,7 @@ impl Compiler<'_> {
     }
 
     fn vif_id(&mut self, name: &str) -> VifId {
-        vif_id(number(&mut self.ids.vifs, name.to_owned(), self.removing))
+        vif_id(number(&mut self.ids.vifs, name.to_owned(), (self.user, self.removing)))
     }
 
     fn vrf(&self, network: &str) -> Vrf {
@@ -236,6 +304,8 @@ impl Compiler<'_> {
     }
 
     fn route(&mut self, route: &ObjectRoute<'_>) {
+        let is_written = matches!(route.to, To::Route(_));
+        self.user = if is_written { User::Route } else { User::Other };
         let nexthop = match &route.to {
             To::Gateway => self.nexthop(Nexthop::Receive),
             To::Subnet => self.nexthop(Nexthop::Resolve { via: None }),
@@ -245,20 +315,25 @@ impl Compiler<'_> {
             }
             To::Route(route) => self.group(&route.to),
         };
+        self.user = User::Other;
         let key = (self.vrf(route.network), route.prefix);
-        if !(route.gives_way() && self.out.routes.contains_key(&key)) {
+        let gives_way = |routes: &OrdMap<_, _>| route.gives_way() && routes.contains_key(&key);
+        if !is_written && !gives_way(&self.out.implied) {
+            self.out.implied.insert(key, nexthop);
+        }
+        if !gives_way(&self.out.routes) {
             self.out.routes.insert(key, nexthop);
         }
     }
 
-    /// Removes a route from the tables. A route that follows from a gateway and was hidden behind it returns.
+    /// Removes a route from the tables. A route that follows from something else and was hidden behind it returns.
     fn remove_route(&mut self, route: &Route) {
+        self.user = User::Route;
         self.group(&route.to);
+        self.user = User::Other;
         let key = (self.vrf(&route.network), route.prefix);
-        let network = self.index.networks().get(&route.network);
-        let is_subnet = network.is_some_and(|n| n.gateways.iter().any(|net| net.trunc() == route.prefix));
-        match self.ids.nexthops.get(&Nexthop::Resolve { via: None }).filter(|_| is_subnet) {
-            Some(on_link) => drop(self.out.routes.insert(key, NexthopId(on_link))),
+        match self.out.implied.get(&key) {
+            Some(implied) => drop(self.out.routes.insert(key, *implied)),
             None => drop(self.out.routes.remove(&key)),
         }
     }
@@ -498,7 +573,7 @@ impl Compiler<'_> {
                 model::RuleAction::Modify(Modifier::Police(meter))
             }
         };
-        let id = RuleId(self.ids.rules.take(key));
+        let id = RuleId(self.ids.rules.take(key, User::Other));
         let compiled = Rule {
             id,
             vrf: self.vrf(&rule.network),
@@ -519,13 +594,13 @@ impl Compiler<'_> {
     }
 
     fn meter(&mut self, of: &'static str, name: String, rate: Rate) -> MeterId {
-        let id = MeterId(self.ids.meters.take((of, name)));
+        let id = MeterId(self.ids.meters.take((of, name), User::Other));
         self.out.meters.insert(id, policer(rate));
         id
     }
 
     fn nexthop(&mut self, nexthop: Nexthop) -> NexthopId {
-        let id = NexthopId(number(&mut self.ids.nexthops, nexthop.clone(), self.removing));
+        let id = NexthopId(number(&mut self.ids.nexthops, nexthop.clone(), (self.user, self.removing)));
         if !self.removing {
             self.out.nexthops.insert(id, nexthop);
         }
@@ -566,10 +641,10 @@ impl Compiler<'_> {
 }
 
 /// Counts one more use of a thing, or one less if `removing`, and returns its number.
-fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, removing: bool) -> u32 {
+fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, (by, removing): (User, bool)) -> u32 {
     match removing.then(|| pool.put_back(&key)).flatten() {
         Some(id) => id,
-        None => pool.take(key),
+        None => pool.take(key, by),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The one place where the host's objects change. A change is checked, compiled, applied and stored as a
 //! whole, or not at all.
 
+mod ahead;
 mod carry;
+mod changes;
 mod config_file;
 mod counts;
 mod directory;
@@ -16,6 +18,7 @@ mod plugged;
 mod retry;
 mod seen;
 mod start;
+mod targets;
 mod transact;
 mod view;
 mod with_file;
@@ -29,31 +32,33 @@ pub(crate) use history::{Author, Revision};
 pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
-use crate::compile::{Desired, Ids, Links, compile, recompile, route_origins};
+use crate::compile::{Desired, Ids, Links, Origins, compile, compile_beside_routes};
 use crate::object_change::{ObjectChange, describe};
-use crate::owner::{Changed, Objects, Owned, Owner};
+use crate::owner::{Changed, Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::store::{Durability, Store, StoreError};
+use ahead::Claims;
 use carry::{Carry, Early};
 use carryover::Opened;
-use config::{Host, Index, Item, Key, Kind, Object, Problem, Problems, Route};
+use changes::{Next, OTHERS, Scope, kept, route_changes};
+use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Route};
 use config_file::digest;
 use directory::Directory;
 use executor::Executor;
 use history::History;
 use inherited::Inherited;
-use model::{ApplyError, Change, Vrf};
-use open_ports::{OnFailure, Slots, Switch};
+use model::{ApplyError, Change};
+use open_ports::{Fresh, OnFailure, Slots, Switch};
 use plugged::Plugged;
 use start::{Beginning, choose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use targets::Targets;
 use tokio::sync::watch;
 use transact::{Answers, Unconfirmed};
-use with_file::WithFile;
 
 /// The reason for refusing a change, of which nothing was done.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +93,8 @@ pub struct Core {
     is_leaving: AtomicBool,
     /// Locked while ports are tried again.
     retrying: Mutex<()>,
-    /// Locked for as long as a change takes.
+    claims: Claims,
+    /// Locked while a change is made, not while its ports are opened.
     state: Mutex<State>,
     /// The last changes. Locked for moments only.
     history: Mutex<History>,
@@ -96,13 +102,6 @@ pub struct Core {
     revision: watch::Sender<u64>,
     /// The state after the last change. Readers never wait for a change in progress.
     view: Mutex<Arc<View>>,
-}
-
-/// A state that is to be in force, whose objects fit together.
-struct Next {
-    host: Arc<Host>,
-    objects: Objects,
-    index: Index,
 }
 
 /// The state in force.
@@ -122,6 +121,7 @@ struct State {
     revision: u64,
     unconfirmed: Option<Unconfirmed>,
     answers: Answers,
+    targets: Targets,
 }
 
 struct Switching {
@@ -132,13 +132,15 @@ struct Switching {
     taken: Option<String>,
     /// At the start, the data that the previous daemon left.
     carryover: Option<Opened>,
+    /// The ports that were opened for the change.
+    opened: Fresh,
 }
 
 impl Switching {
     /// Describes a change by a client of the API.
     const fn by(by: Author) -> Self {
         let (durability, on_failure) = (Durability::Kernel, OnFailure::Refuse);
-        Self { by, durability, on_failure, taken: None, carryover: None }
+        Self { by, durability, on_failure, taken: None, carryover: None, opened: Fresh::new() }
     }
 }
 
@@ -182,6 +184,7 @@ impl Core {
             revision: store.revision(),
             unconfirmed: None,
             answers: Answers::default(),
+            targets: Targets::default(),
         };
         let number = empty.revision;
         let before = ports_of(&file.host, &run_dir, &empty.objects);
@@ -199,13 +202,15 @@ impl Core {
             carry,
             is_leaving,
             retrying,
+            claims: Claims::default(),
             state,
             history: Mutex::new(History::from(number)),
             revision: watch::Sender::new(number),
             view,
         };
         let (durability, on_failure) = (Durability::DiskOrLater, OnFailure::Retry);
-        let start = Switching { by: Author::daemon("start"), durability, on_failure, taken, carryover };
+        let by = Switching::by(Author::daemon("start"));
+        let start = Switching { durability, on_failure, taken, carryover, ..by };
         let mut state = core.lock();
         core.switch(&mut state, next, start)?;
         core.ports.remove_sockets(&ports::left_sockets(&before, state.slots.values().map(|slot| &slot.spec)));
@@ -261,52 +266,6 @@ impl Core {
         }
     }
 
-    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change. With `confirm` it is
-    /// undone after that time.
-    pub(crate) fn apply(
-        &self,
-        by: Author,
-        toml: &str,
-        dry_run: bool,
-        confirm: Option<Duration>,
-    ) -> Result<Done, Error> {
-        // If reading fails, `parse` names all problems, including objects that don't fit together.
-        let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
-        let digest = digest(&file.objects);
-        let mut state = self.lock_to_change()?;
-        check_host(&state.host, &file.host)?;
-        let WithFile { objects, taken: places, left } = WithFile::new(&state.objects, &file.objects);
-        if let Some((key, owner)) = left.first() {
-            return Err(Error::Conflict(format!(
-                "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
-                owner.name()
-            )));
-        }
-        let next = Next::checked(file.host.into(), objects, &places)?;
-        if dry_run {
-            let changes = describe(&state.objects.changes_to(&next.objects));
-            return Ok(Done { changes, notes: self.remade(&state, &next) });
-        }
-        // The text alone doesn't tell whether it is that of the daemon's file, so compare the objects.
-        let own = self.config.read().ok().and_then(|own| config::read(&own).ok());
-        let taken = own.filter(|own| config_file::digest(&own.objects) == digest).map(|_| digest.clone());
-        let how = Switching { durability: Durability::Disk, taken, ..Switching::by(by) };
-        let (wait, before) = (self.may_wait(&state, confirm)?, self.history().number());
-        let done = self.switch(&mut state, next, how)?;
-        self.wait(&mut state, wait, before);
-        Ok(done)
-    }
-
-    /// Lists the ports that a change would close and open again.
-    fn remade(&self, state: &State, next: &Next) -> Vec<(String, String)> {
-        let wanted = ports::wanted(&next.host, &self.run_dir, &next.index);
-        let is_open = |spec: &&PortSpec| {
-            let slot = state.slots.get(&spec.name).filter(|slot| slot.port().is_some());
-            slot.is_some_and(|slot| !slot.spec.is_same_port(spec))
-        };
-        wanted.values().filter(is_open).map(|spec| note(spec, &next.index)).collect()
-    }
-
     /// Follows changes that nobody requested: links of wires, link-layer addresses of their devices, guests
     /// on standby that came or went, and a disk that works again.
     ///
@@ -318,8 +277,9 @@ impl Core {
         self.follow_links(&mut state)?;
         if away(&state.index, |name| state.is_up(name)) != state.away {
             let (host, objects, index) = (state.host.clone(), state.objects.clone(), state.index.clone());
-            let how = Switching::by(Author::daemon("refresh"));
-            self.switch(&mut state, Next { host, objects, index }, how)?;
+            let next = Next { host, objects, index, scope: Scope::All };
+            let by = Switching::by(Author::daemon("refresh"));
+            self.switch(&mut state, next, Switching { on_failure: OnFailure::Leave, ..by })?;
         }
         drop(state);
         self.store.heal();
@@ -354,44 +314,31 @@ impl Core {
         self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), true));
     }
 
-    /// Puts `next` in force for a client of the API. If only routes change, the cost depends on their number
-    /// alone.
-    fn change(&self, state: &mut State, next: Objects, by: Author) -> Result<Done, Error> {
-        let changed = state.objects.changes_to(&next);
-        if changed.is_empty() {
-            return Ok(Done::default());
-        }
-        if !state.only_routes_matter(&changed) {
-            let next = Next::checked(state.host.clone(), next, &[])?;
-            return self.switch(state, next, Switching::by(by));
-        }
-        none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
-        let mut ids = state.ids.clone();
-        let removed = changed.iter().filter_map(|changed| route(changed.old));
-        let added = changed.iter().filter_map(|changed| route(changed.new));
-        let desired = recompile(&state.desired, &state.index, removed, added, &mut ids);
-        self.commit((&state.desired, &desired), &changed, &next, &Switching::by(by))?;
-        let changes = describe(&changed);
-        state.revision = self.note(by, &state.objects, &next);
-        (state.objects, state.ids, state.desired) = (next, ids, desired);
-        self.publish(self.view().after(state));
-        Ok(Done { changes, notes: Vec::new() })
-    }
-
     /// Puts `next` in force, no matter which objects change.
     fn switch(
         &self,
         state: &mut State,
-        Next { host, objects: next, index }: Next,
+        Next { host, objects: next, index, scope }: Next,
         how: Switching,
     ) -> Result<Done, Error> {
         let wanted = ports::wanted(&host, &self.run_dir, &index);
-        let switch = Switch::open(&self.ports, &mut state.slots, wanted, how.on_failure)?;
+        let State { slots, objects, .. } = state;
+        let switch = Switch::open(&self.ports, slots, wanted, (how.on_failure, how.opened))?;
         let links = Links { wires: switch.links(), away: away(&index, |name| switch.is_up(name)) };
         let mut ids = state.ids.clone();
-        let desired = compile(&host, &index, &next.in_order(), &links, &mut ids);
-        let changed = state.objects.changes_to(&next);
-        self.commit((&state.desired, &desired), &changed, &next, &how)?;
+        let changed = objects.changes_to(&next);
+        let desired = match scope {
+            Scope::All => compile(&host, &index, &next.in_order(), &links, &mut ids),
+            Scope::BesideRoutes => {
+                let others = next.in_order_of(OTHERS);
+                let routes = (&route_changes(&state.index, &changed), &kept(objects, &next) as HasRoute<'_>);
+                compile_beside_routes(&state.desired, (&host, &index), &others, &links, routes, &mut ids)
+            }
+        };
+        #[cfg(test)]
+        tests::is_as_compiled_whole(&desired, (&host, &index), &next, &links, &ids);
+        self.commit((&state.desired, &desired), &changed, &next, (how.taken.as_deref(), how.durability))?;
+        state.targets.follow(&changed);
         let remade: Vec<_> = switch.remade().cloned().collect();
         state.inherited.follow(&state.desired, &desired, &*self.executor);
         if let Some(opened) = how.carryover {
@@ -416,13 +363,14 @@ impl Core {
         Ok(Done { changes, notes })
     }
 
-    /// Applies and stores a change, or does neither.
+    /// Applies and stores a change, or does neither. `how`: the digest of the daemon's file, if its objects are taken,
+    /// and how safely the change is stored.
     fn commit(
         &self,
         (from, to): (&Desired, &Desired),
         changed: &[Changed<'_>],
         next: &Objects,
-        how: &Switching,
+        how: (Option<&str>, Durability),
     ) -> Result<(), Error> {
         let changes = from.changes_to(to);
         // Whenever the daemon ends, the snapshot must have the names of everything in the tables.
@@ -446,14 +394,14 @@ impl Core {
         changes: &[Change],
         changed: &[Changed<'_>],
         next: &Objects,
-        how: &Switching,
+        (taken, durability): (Option<&str>, Durability),
     ) -> Result<(), Error> {
         if !changes.is_empty() {
             self.executor.apply(changes)?;
             self.ports.tables_changed();
         }
         let revision = self.history().number() + u64::from(!changed.is_empty());
-        Ok(self.store.write(changed, next, (how.taken.as_deref(), revision), how.durability)?)
+        Ok(self.store.write(changed, next, (taken, revision), durability)?)
     }
 
     /// Notes a change that is in force, and returns the present revision.
@@ -473,24 +421,6 @@ impl Core {
 
     fn publish(&self, view: View) {
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
-    }
-}
-
-impl State {
-    /// Is true if only routes change and no other object depends on them. A floating address may need a route
-    /// that is removed.
-    fn only_routes_matter(&self, changed: &[Changed<'_>]) -> bool {
-        let needed = |gone: &Route| {
-            let network = self.index.networks().get(&gone.network);
-            let vrf = Vrf(network.map_or(0, |network| network.vrf));
-            let (first, last) = ((vrf, gone.prefix.network()), (vrf, gone.prefix.broadcast()));
-            self.desired.floating.range(first..=last).next().is_some()
-        };
-        // A route to a guest on standby gives way while the guest is here, so it depends on the guest.
-        !self.standby
-            && changed
-                .iter()
-                .all(|changed| changed.key.kind == Kind::Route && !route(changed.old).is_some_and(needed))
     }
 }
 
@@ -533,29 +463,13 @@ fn away(index: &Index, is_up: impl Fn(&str) -> bool) -> BTreeSet<String> {
     standby.map(|guest| guest.name.clone()).filter(|name| !is_up(name)).collect()
 }
 
-impl Next {
-    /// Checks objects against each other. `places` are the file's objects, with their lines.
-    fn checked(host: Arc<Host>, objects: Objects, places: &[&Item]) -> Result<Self, Error> {
-        let ordered = objects.in_order();
-        let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
-        let others = ordered.into_iter().filter(|owned| places.is_empty() || owned.owner != Owner::File);
-        let items: Vec<Item> = places
-            .iter()
-            .map(|item| (*item).clone())
-            .chain(others.map(|owned| Item::from(owned.object.clone())))
-            .collect();
-        none_of(config::check(&index, &items))?;
-        Ok(Self { host, objects, index })
-    }
-}
-
 /// Returns the error that an object does not exist, or for a route that follows from an object, names that
 /// object.
 fn missing(key: &Key, state: &State) -> Error {
     let route = Some(key).filter(|key| key.kind == Kind::Route);
     let place = route.and_then(|key| Some((key.network.as_deref()?, key.name.parse().ok()?)));
-    let objects = state.objects.in_order();
-    match place.and_then(|place| route_origins(&objects, &state.away).get(&place).copied()) {
+    let origins = Origins::of(&state.objects, &state.away);
+    match place.and_then(|(network, prefix)| origins.get(network, prefix)) {
         Some(origin) => Error::Conflict(format!(
             "{key} is that of {}, and goes with it: change that, or remove it",
             origin.object.key()

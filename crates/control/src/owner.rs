@@ -91,19 +91,45 @@ impl Objects {
 
     /// Returns all objects by kind, and within a kind in the order in which they were asked for.
     pub(crate) fn in_order(&self) -> Vec<&Owned> {
-        let mut all: Vec<_> = self.by_key.values().map(|owned| &**owned).collect();
-        all.sort_by_key(|owned| (owned.object.kind(), owned.seq));
-        all
+        self.in_order_of(Kind::ALL)
     }
 
     /// Returns the objects of a kind, by name.
     pub(crate) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Owned> {
-        let first = Key { kind, network: None, name: String::new() };
-        let from = self.by_key.range(Arc::new(first)..).map(|(_, owned)| &**owned);
-        from.take_while(move |owned| owned.object.kind() == kind)
+        self.from(kind, None).take_while(move |(key, _)| key.kind == kind).map(|(_, owned)| owned)
     }
 
-    #[cfg(test)]
+    /// Returns the objects of a kind that have a network's name in their keys, by name.
+    pub(crate) fn of_network(&self, kind: Kind, network: &str) -> impl Iterator<Item = &Owned> {
+        let is_of = move |key: &Key| key.kind == kind && key.network.as_deref() == Some(network);
+        self.from(kind, Some(network.to_owned()))
+            .take_while(move |(key, _)| is_of(key))
+            .map(|(_, owned)| owned)
+    }
+
+    /// Returns the objects of a kind whose keys have no network, by name.
+    pub(crate) fn of_no_network(&self, kind: Kind) -> impl Iterator<Item = &Owned> {
+        let is_of = move |key: &Key| key.kind == kind && key.network.is_none();
+        self.from(kind, None).take_while(move |(key, _)| is_of(key)).map(|(_, owned)| owned)
+    }
+
+    fn from(&self, kind: Kind, network: Option<String>) -> impl Iterator<Item = (&Key, &Owned)> {
+        let first = Key { kind, network, name: String::new() };
+        self.by_key.range(Arc::new(first)..).map(|(key, owned)| (&**key, &**owned))
+    }
+
+    /// Returns the objects of these kinds, those of a kind in the order in which they were asked for.
+    pub(crate) fn in_order_of(&self, kinds: impl IntoIterator<Item = Kind>) -> Vec<&Owned> {
+        let mut all = Vec::new();
+        for kind in kinds {
+            let before = all.len();
+            all.extend(self.of_kind(kind));
+            all[before..].sort_by_key(|owned: &&Owned| owned.seq);
+        }
+        all
+    }
+
+    /// Returns all objects, by key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Owned)> {
         self.by_key.iter().map(|(key, owned)| (&**key, &**owned))
     }

@@ -140,6 +140,14 @@ impl Device {
         }
     }
 
+    /// Returns the name of its device if it is a tap.
+    pub(crate) fn tap(&self) -> Option<&str> {
+        match self {
+            Self::Tap { device, .. } => Some(device),
+            _ => None,
+        }
+    }
+
     /// Returns the paths of its sockets, whichever end listens.
     fn sockets(&self) -> impl Iterator<Item = PathBuf> {
         let (first, second) = match self {

@@ -16,10 +16,11 @@ mod users;
 use crate::clients::{Connection, Peer};
 use crate::core::{Author, Core, Done, Error, Operation, Transaction, View};
 use crate::object_change::ObjectChange;
-use crate::owner::Owner;
+use crate::owner::{Owned, Owner};
 use crate::server::{Missing, Sandbox};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
+use config::Kind;
 use guest_state::Import;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -92,7 +93,8 @@ impl Service {
         self.core.view()
     }
 
-    /// Runs work that may open devices, or wait for the disk or workers, off the server's own threads.
+    /// Runs work that may open devices, or wait for the disk or workers, off the server's own threads. A client that
+    /// hangs up does not end it.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Core) -> Result<T, Status> + Send + 'static,
@@ -106,15 +108,12 @@ impl Service {
     async fn change(
         &self,
         by: Author,
-        warnings: impl FnOnce(&View) -> Vec<v1::Warning> + Send + 'static,
-        work: impl FnOnce(&Core) -> Result<Done, Error> + Send + 'static,
+        work: impl FnOnce(&Core) -> Result<(Done, Vec<v1::Warning>), Status> + Send + 'static,
     ) -> Reply<v1::Changes> {
         let changes = self.blocking(move |core| {
-            let done = work(core)?;
+            let (done, warnings) = work(core)?;
             log(by, &done.changes);
-            let view = core.view();
-            let warnings = warnings(&view);
-            Ok(changed(&view, done, warnings))
+            Ok(changed(&core.view(), done, warnings))
         });
         changes.await.map(Response::new)
     }
@@ -161,15 +160,24 @@ fn changes(view: &View, Done { changes, notes }: Done, warnings: Vec<v1::Warning
     }
 }
 
+/// Returns the objects of a kind, or of all, that are of a network or of none, in their order.
+fn selected<'a>(view: &'a View, kind: Option<Kind>, network: Option<&str>) -> Vec<&'a Owned> {
+    let kinds = kind.as_ref().map_or(&Kind::ALL[..], std::slice::from_ref);
+    let Some(network) = network else { return view.objects.in_order_of(kinds.iter().copied()) };
+    let mut all = Vec::new();
+    for &kind in kinds {
+        let before = all.len();
+        all.extend(view.objects.of_no_network(kind));
+        all.extend(view.objects.of_network(kind, network));
+        all[before..].sort_by_key(|owned: &&Owned| owned.seq);
+    }
+    all
+}
+
 fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
-    let kind = convert::kind(request.kind());
-    let objects = view.objects.in_order().into_iter().filter(|owned| {
-        let key = owned.object.key();
-        kind.is_none_or(|kind| kind == key.kind)
-            && request.network.as_ref().is_none_or(|n| key.network.as_ref().is_none_or(|of| of == n))
-    });
+    let objects = selected(view, convert::kind(request.kind()), request.network.as_deref());
     let mut users = if request.users { users::of_objects(view) } else { HashMap::new() };
-    let objects = objects.map(|owned| {
+    let objects = objects.into_iter().map(|owned| {
         let of = users.remove(&owned.object.key()).unwrap_or_default();
         v1::OwnedObject {
             owner: owned.owner.name().to_owned(),
@@ -208,43 +216,56 @@ impl Viaduct for Service {
             });
             return tried.await.map(Response::new);
         }
-        self.change(by, state::all_warnings, move |core| core.apply(by, &toml, false, confirm)).await
+        let work = move |core: &Core| {
+            let done = core.apply(by, &toml, false, confirm)?;
+            Ok((done, state::all_warnings(&core.view())))
+        };
+        self.change(by, work).await
     }
 
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "add");
-        let objects: Result<Vec<_>, String> =
-            request.into_inner().objects.iter().map(convert::object).collect();
-        let objects = objects.map_err(invalid)?;
-        let warnings = state::warnings(objects.iter());
-        let operations = objects.into_iter().map(Operation::Create).collect();
-        let asked = Transaction { operations, ..Transaction::default() };
-        self.change(by, |_| warnings, move |core| core.transact(by, asked)).await
+        let objects = request.into_inner().objects;
+        let work = move |core: &Core| {
+            let objects: Result<Vec<_>, String> = objects.iter().map(convert::object).collect();
+            let objects = objects.map_err(invalid)?;
+            let warnings = state::warnings(objects.iter());
+            let operations = objects.into_iter().map(Operation::Create).collect();
+            let asked = Transaction { operations, ..Transaction::default() };
+            Ok((core.transact(by, asked)?, warnings))
+        };
+        self.change(by, work).await
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
-        let (view, by) = (self.view(), author(&request, "remove"));
-        let keys: Result<Vec<_>, String> = request
-            .into_inner()
-            .keys
-            .into_iter()
-            .map(|key| convert::key(&tables::rule_by_id(&view, key)))
-            .collect();
-        let keys = keys.map_err(invalid)?.into_iter();
-        let operations = keys.map(|key| Operation::Delete { key, allow_missing: false }).collect();
-        let asked = Transaction { operations, ..Transaction::default() };
-        self.change(by, |_| Vec::new(), move |core| core.transact(by, asked)).await
+        let by = author(&request, "remove");
+        let keys = request.into_inner().keys;
+        let work = move |core: &Core| {
+            let view = core.view();
+            let rules = tables::RuleNumbers::of(&view);
+            let keys: Result<Vec<_>, String> =
+                keys.into_iter().map(|key| convert::key(&rules.named(key))).collect();
+            let keys = keys.map_err(invalid)?.into_iter();
+            let operations = keys.map(|key| Operation::Delete { key, allow_missing: false }).collect();
+            let asked = Transaction { operations, ..Transaction::default() };
+            Ok((core.transact(by, asked)?, Vec::new()))
+        };
+        self.change(by, work).await
     }
 
     async fn transact(&self, request: Request<v1::TransactRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "transact");
-        let asked = transact::transaction(&self.view(), request.into_inner()).map_err(invalid)?;
-        let created = asked.operations.iter().filter_map(|operation| match operation {
-            Operation::Create(object) | Operation::Put(object) => Some(object),
-            Operation::Patch { .. } | Operation::Delete { .. } => None,
-        });
-        let warnings = state::warnings(created);
-        self.change(by, |_| warnings, move |core| core.transact(by, asked)).await
+        let request = request.into_inner();
+        let work = move |core: &Core| {
+            let asked = transact::transaction(&core.view(), request).map_err(invalid)?;
+            let created = asked.operations.iter().filter_map(|operation| match operation {
+                Operation::Create(object) | Operation::Put(object) => Some(object),
+                Operation::Patch { .. } | Operation::Delete { .. } => None,
+            });
+            let warnings = state::warnings(created);
+            Ok((core.transact(by, asked)?, warnings))
+        };
+        self.change(by, work).await
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {
@@ -261,7 +282,11 @@ impl Viaduct for Service {
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "rollback");
         let to = request.into_inner().revision;
-        self.change(by, state::all_warnings, move |core| core.rollback(by, to)).await
+        let work = move |core: &Core| {
+            let done = core.rollback(by, to)?;
+            Ok((done, state::all_warnings(&core.view())))
+        };
+        self.change(by, work).await
     }
 
     type WatchStream = Streamed<v1::WatchReply>;

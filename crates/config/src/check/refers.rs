@@ -1,6 +1,6 @@
 //! Checks references between objects: the target must exist and fit.
 
-use super::{Index, problem};
+use super::{HasRoute, Index, problem};
 use crate::object::MIN_IPV6_MTU;
 use crate::{
     Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Mode, Nat, Network, Object, Problem, Route, Rule,
@@ -13,10 +13,16 @@ use std::net::IpAddr;
 /// The MAC of all gateways.
 const GATEWAY_MAC: Mac = Mac([0x00, 0x00, 0x5e, 0x00, 0x01, 0x00]);
 
-/// Checks the references of `items`. `unread` are the names of other objects that could not be read.
-pub(super) fn check(index: &Index, unread: &[String], items: &[Item], problems: &mut Vec<Problem>) {
+/// Checks the references of `items`, beside other routes. `unread` are the names of other objects that could not be
+/// read.
+pub(super) fn check(
+    index: &Index,
+    unread: &[String],
+    (items, has_route): (&[Item], HasRoute<'_>),
+    problems: &mut Vec<Problem>,
+) {
     for item in items {
-        let mut checker = Checker { index, unread, items, item, problems };
+        let mut checker = Checker { index, unread, items, has_route, item, problems };
         match &item.object {
             Object::Wire(wire) => checker.wire_object(wire),
             Object::Network(network) => checker.network_object(network),
@@ -42,6 +48,7 @@ struct Checker<'a, 'b> {
     index: &'a Index,
     unread: &'a [String],
     items: &'a [Item],
+    has_route: HasRoute<'a>,
     item: &'a Item,
     problems: &'b mut Vec<Problem>,
 }
@@ -358,6 +365,9 @@ impl<'a> Checker<'a, '_> {
             }
             _ => false,
         });
+        let max = if nat.outside.is_ipv4() { 32 } else { 128 };
+        let mut prefixes = (1..=max).filter_map(|len| IpNet::new(nat.outside, len).ok());
+        let routed = routed || prefixes.any(|prefix| (self.has_route)(&nat.outside_network, prefix.trunc()));
         if !routed && !outside.gateways.iter().any(|net| net.contains(&nat.outside)) {
             let message = format!(
                 "{} is in no prefix of network \"{}\"; give that network a gateway in its subnet, or a [[route]] that covers it (to = \"drop\" will do)",

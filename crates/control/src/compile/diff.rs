@@ -20,6 +20,9 @@ pub(crate) struct Desired {
     pub(crate) networks: OrdMap<Vrf, Network>,
     pub(crate) nexthops: OrdMap<NexthopId, Nexthop>,
     pub(crate) routes: OrdMap<(Vrf, IpNet), NexthopId>,
+    /// The routes that nobody wrote: those of gateways and guests. Written ones with the same prefix hide them. These are
+    /// no contents of the tables.
+    pub(crate) implied: OrdMap<(Vrf, IpNet), NexthopId>,
     pub(crate) macs: OrdMap<(Vrf, Mac), BridgeTarget>,
     pub(crate) mpls: OrdMap<u32, NexthopId>,
     pub(crate) vxlan: OrdMap<u32, Vrf>,

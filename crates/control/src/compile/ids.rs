@@ -3,49 +3,70 @@
 
 use imbl::{OrdMap, OrdSet};
 
-/// Numbers of things `K`, with how often each is in use. A clone is cheap.
+/// Numbers of things `K`, with their uses. A clone is cheap.
 #[derive(Clone)]
 pub(crate) struct Pool<K> {
     entries: OrdMap<K, Entry>,
     /// Free numbers below `next`.
     free: OrdSet<u32>,
     next: u32,
-    /// Things whose last use went since the last sweep.
+    /// Counts the compilations of everything but routes.
+    round: u32,
+    /// Things whose last use went since the last sweep, and whether all may be such.
     unused: Vec<K>,
+    is_any_unused: bool,
+}
+
+/// The parties that use a thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    /// A route that somebody wrote. Their uses are counted, since routes come and go one by one.
+    Route,
+    /// Everything else, which is compiled as a whole.
+    Other,
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
     id: u32,
-    uses: u32,
+    routes: u32,
+    /// The last round in which something else used it.
+    round: u32,
 }
 
 impl<K> Default for Pool<K> {
     fn default() -> Self {
-        Self { entries: OrdMap::new(), free: OrdSet::new(), next: 0, unused: Vec::new() }
+        let (entries, free) = (OrdMap::new(), OrdSet::new());
+        Self { entries, free, next: 0, round: 1, unused: Vec::new(), is_any_unused: false }
     }
 }
 
 impl<K: Ord + Clone> Pool<K> {
     /// Adds a use to a thing and returns its number.
-    pub(crate) fn take(&mut self, key: K) -> u32 {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.uses += 1;
+    pub(crate) fn take(&mut self, key: K, by: User) -> u32 {
+        let used = |entry: Entry| match by {
+            User::Route => Entry { routes: entry.routes + 1, ..entry },
+            User::Other => Entry { round: self.round, ..entry },
+        };
+        if let Some(&entry) = self.entries.get(&key) {
+            if by == User::Route || entry.round != self.round {
+                self.entries.insert(key, used(entry));
+            }
             return entry.id;
         }
         let id = self.free.remove_min().unwrap_or_else(|| {
             self.next += 1;
             self.next - 1
         });
-        self.entries.insert(key, Entry { id, uses: 1 });
+        self.entries.insert(key, used(Entry { id, routes: 0, round: 0 }));
         id
     }
 
-    /// Takes a use from a thing and returns its number.
+    /// Takes a route's use from a thing and returns its number.
     pub(crate) fn put_back(&mut self, key: &K) -> Option<u32> {
         let entry = self.entries.get_mut(key)?;
-        entry.uses = entry.uses.saturating_sub(1);
-        if entry.uses == 0 {
+        entry.routes = entry.routes.saturating_sub(1);
+        if entry.routes == 0 {
             self.unused.push(key.clone());
         }
         Some(entry.id)
@@ -55,20 +76,41 @@ impl<K: Ord + Clone> Pool<K> {
         self.entries.get(key).map(|entry| entry.id)
     }
 
+    /// Returns all things with their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, u32)> {
+        self.entries.iter().map(|(key, entry)| (key, entry.id))
+    }
+
     /// Forgets all uses, because everything will be taken anew.
     pub(crate) fn reset(&mut self) {
-        self.unused = self.entries.keys().cloned().collect();
-        for key in &self.unused {
+        self.reset_others();
+        let keys: Vec<K> = self.entries.keys().cloned().collect();
+        for key in &keys {
             if let Some(entry) = self.entries.get_mut(key) {
-                entry.uses = 0;
+                entry.routes = 0;
             }
         }
     }
 
+    /// Forgets the uses by others than routes.
+    pub(crate) fn reset_others(&mut self) {
+        (self.round, self.is_any_unused) = (self.round + 1, true);
+    }
+
     pub(crate) fn sweep(&mut self) -> Vec<u32> {
         let mut freed = Vec::new();
-        for key in std::mem::take(&mut self.unused) {
-            if let Some(&Entry { id, uses: 0 }) = self.entries.get(&key) {
+        let mut unused = std::mem::take(&mut self.unused);
+        let is_unused = |entry: &Entry| entry.routes == 0 && entry.round != self.round;
+        if std::mem::take(&mut self.is_any_unused) {
+            unused = self
+                .entries
+                .iter()
+                .filter(|(_, entry)| is_unused(entry))
+                .map(|(key, _)| key.clone())
+                .collect();
+        }
+        for key in unused {
+            if let Some(id) = self.entries.get(&key).filter(|entry| is_unused(entry)).map(|entry| entry.id) {
                 self.entries.remove(&key);
                 self.free.insert(id);
                 freed.push(id);
@@ -81,28 +123,43 @@ impl<K: Ord + Clone> Pool<K> {
 #[cfg(test)]
 mod tests {
     use super::Pool;
+    use super::User::{Other, Route};
 
     #[test]
     fn numbers_are_stable_dense_and_rest_for_a_batch() {
         let mut pool = Pool::default();
-        assert_eq!([pool.take("a"), pool.take("b"), pool.take("a")], [0, 1, 0]);
+        let take = |pool: &mut Pool<_>, key| pool.take(key, Other);
+        assert_eq!(["a", "b", "a"].map(|key| take(&mut pool, key)), [0, 1, 0]);
         assert!(pool.sweep().is_empty());
         pool.reset();
-        assert_eq!([pool.take("b"), pool.take("c")], [1, 2], "a's number rests");
+        assert_eq!(["b", "c"].map(|key| take(&mut pool, key)), [1, 2], "a's number rests");
         assert_eq!(pool.sweep(), [0]);
-        assert_eq!([pool.take("d"), pool.take("b"), pool.take("c")], [0, 1, 2]);
+        assert_eq!(["d", "b", "c"].map(|key| take(&mut pool, key)), [0, 1, 2]);
     }
 
     #[test]
     fn what_is_put_back_as_often_as_taken_is_freed() {
         let mut pool = Pool::default();
-        assert_eq!([pool.take("a"), pool.take("a"), pool.take("b")], [0, 0, 1]);
+        assert_eq!(["a", "a", "b"].map(|key| pool.take(key, Route)), [0, 0, 1]);
         pool.put_back(&"a");
         assert!(pool.sweep().is_empty());
         pool.put_back(&"a");
-        assert_eq!(pool.take("a"), 0, "used again in time");
+        assert_eq!(pool.take("a", Route), 0, "used again in time");
         assert!(pool.sweep().is_empty());
         pool.put_back(&"a");
-        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c")), (vec![0], None, 0));
+        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c", Route)), (vec![0], None, 0));
+    }
+
+    #[test]
+    fn what_routes_and_others_use_is_freed_when_neither_does() {
+        let mut pool = Pool::default();
+        assert_eq!([pool.take("a", Route), pool.take("a", Other), pool.take("b", Other)], [0, 0, 1]);
+        pool.put_back(&"a");
+        assert!(pool.sweep().is_empty(), "others use it");
+        pool.take("a", Route);
+        pool.reset_others();
+        assert_eq!(pool.sweep(), [1]);
+        pool.put_back(&"a");
+        assert_eq!(pool.sweep(), [0]);
     }
 }

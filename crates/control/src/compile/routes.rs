@@ -1,8 +1,8 @@
 //! The routes that follow from objects, and which of two with the same prefix counts.
 
 use super::vlan_vif;
-use crate::owner::Owned;
-use config::{Guest, Object, Route};
+use crate::owner::{Objects, Owned};
+use config::{Guest, Key, Kind, Object, Route};
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ pub(super) fn guests_on_standby_last<'a, 'o>(
     first.chain(objects.iter().filter(move |owned| is_last(owned))).copied()
 }
 
-pub(super) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
+pub(crate) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
     let own = guest.addresses.iter().map(|addr| (guest.network.as_str(), *addr));
     let vlans = guest.vlans.iter();
     own.chain(vlans.flat_map(|vlan| vlan.addresses.iter().map(|addr| (vlan.network.as_str(), *addr))))
@@ -90,20 +90,40 @@ fn addresses_of(guest: &Guest, mac: Mac) -> Vec<ObjectRoute<'_>> {
     own.chain(vlans).collect()
 }
 
-/// Returns the object from which each route of the tables follows, by network and prefix, while guests are
-/// `away`.
-pub(crate) fn route_origins<'a>(
-    objects: &[&'a Owned],
-    away: &BTreeSet<String>,
-) -> BTreeMap<(&'a str, IpNet), &'a Owned> {
-    let mut origins = BTreeMap::new();
-    for owned in guests_on_standby_last(objects).filter(|owned| !is_away(&owned.object, away)) {
-        for route in routes_of(&owned.object) {
-            let key = (route.network, route.prefix);
-            if !(route.gives_way() && origins.contains_key(&key)) {
-                origins.insert(key, owned);
+/// Finds the objects from which the routes of the tables follow.
+pub(crate) struct Origins<'a> {
+    objects: &'a Objects,
+    /// Those of routes that nobody wrote, by network and prefix.
+    implied: BTreeMap<(&'a str, IpNet), &'a Owned>,
+}
+
+impl<'a> Origins<'a> {
+    /// Looks at these objects while guests are `away`.
+    pub(crate) fn of(objects: &'a Objects, away: &BTreeSet<String>) -> Self {
+        let mut implied = BTreeMap::new();
+        for owned in objects.in_order_of([Kind::Network, Kind::Guest]) {
+            if is_away(&owned.object, away) {
+                continue;
+            }
+            for route in routes_of(&owned.object) {
+                let key = (route.network, route.prefix);
+                if !(route.gives_way() && implied.contains_key(&key)) {
+                    implied.insert(key, owned);
+                }
             }
         }
+        Self { objects, implied }
     }
-    origins
+
+    /// Returns the object from which a route of a network follows. While a guest on standby is here, that is the guest,
+    /// and otherwise the route that somebody wrote.
+    pub(crate) fn get(&self, network: &str, prefix: IpNet) -> Option<&'a Owned> {
+        let implied = self.implied.get(&(network, prefix)).copied();
+        let is_standby = |owned: &Owned| matches!(&owned.object, Object::Guest(guest) if guest.standby);
+        if implied.is_some_and(is_standby) {
+            return implied;
+        }
+        let key = Key { kind: Kind::Route, network: Some(network.to_owned()), name: prefix.to_string() };
+        self.objects.get(&key).or(implied)
+    }
 }

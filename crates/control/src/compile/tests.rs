@@ -127,7 +127,7 @@ outside_network = "red"
             let desired = compile(&host, &index, &ordered, &links, &mut Ids::default());
             let prefix = "10.1.1.1/32".parse().unwrap();
             let nexthop = desired.nexthops[&desired.routes[&(Vrf(1), prefix)]].clone();
-            let key = route_origins(&ordered, &links.away)[&("blue", prefix)].object.key();
+            let key = Origins::of(&objects, &links.away).get("blue", prefix).unwrap().object.key();
             (desired, nexthop, key.kind)
         };
         let (here, nexthop, origin) = at(&[]);

@@ -1,6 +1,7 @@
 //! Opens and closes ports around a change. Nothing closes before the change is made.
 
 use super::Error;
+use super::ahead::Needed;
 use super::opening::{Late, Opening, Unopened};
 use super::seen::Seen;
 use crate::compile::WireLink;
@@ -162,6 +163,82 @@ pub(super) enum OnFailure {
     Refuse,
     /// The port alone has a fault, and is tried again.
     Retry,
+    /// Ports that have a fault are not tried.
+    Leave,
+}
+
+/// Ports that were opened, or could not be, and are not attached yet, by their names.
+pub(super) type Fresh = BTreeMap<String, (PortSpec, Result<Opened, Unopened>)>;
+
+/// What a change does to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Keep,
+    Update,
+    Open,
+    /// Opens it after an old port has closed, since both use the same device or socket.
+    OpenLater,
+}
+
+/// Finds what a change does to each port that it wants.
+struct Plan<'a> {
+    slots: &'a Slots,
+    /// Places of open ports that close.
+    closing: BTreeSet<(&'static str, std::path::PathBuf)>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(slots: &'a Slots, wanted: &BTreeMap<String, PortSpec>) -> Self {
+        let closes = |slot: &&Slot| {
+            let stays = wanted.get(&slot.spec.name).is_some_and(|new| slot.spec.is_same_port(new));
+            slot.port().is_some() && !stays
+        };
+        let closing = slots.values().filter(closes).filter_map(|slot| slot.spec.device.place()).collect();
+        Self { slots, closing }
+    }
+
+    fn same(&self, spec: &PortSpec) -> Option<&'a Slot> {
+        self.slots.get(&spec.name).filter(|slot| slot.spec.is_same_port(spec))
+    }
+
+    fn was_fault(&self, spec: &PortSpec) -> bool {
+        self.same(spec).is_some_and(|slot| slot.port().is_none())
+    }
+
+    fn step(&self, spec: &PortSpec, on_failure: OnFailure) -> Step {
+        match self.same(spec) {
+            Some(slot) if slot.spec == *spec && (slot.is_late() || slot.port().is_some()) => Step::Keep,
+            Some(slot) if slot.spec == *spec && on_failure == OnFailure::Leave => Step::Keep,
+            Some(slot) if slot.port().is_some() => Step::Update,
+            _ if spec.device.place().is_some_and(|place| self.closing.contains(&place)) => Step::OpenLater,
+            _ => Step::Open,
+        }
+    }
+}
+
+/// Returns the ports that a change opens before it closes any.
+pub(super) fn needed(slots: &Slots, wanted: &BTreeMap<String, PortSpec>) -> Vec<Needed> {
+    let plan = Plan::new(slots, wanted);
+    let is_opened = |spec: &&PortSpec| plan.step(spec, OnFailure::Refuse) == Step::Open;
+    let opened = wanted.values().filter(is_opened);
+    opened.map(|spec| Needed { spec: spec.clone(), was_fault: plan.was_fault(spec) }).collect()
+}
+
+/// Returns a port whose tap is in a container, and one of another name that would take the tap out of it.
+pub(super) fn unplugged<'a>(
+    slots: &'a Slots,
+    wanted: &'a BTreeMap<String, PortSpec>,
+) -> Option<(&'a PortSpec, &'a PortSpec)> {
+    let stays = |slot: &Slot| wanted.get(&slot.spec.name).is_some_and(|new| slot.spec.is_same_port(new));
+    let closing = slots.values().filter(|slot| !stays(slot));
+    let taps = closing.filter_map(|slot| Some((slot.spec.device.tap()?, slot)));
+    let is_plugged = |slot: &Slot| slot.port().is_some_and(|port| port.status().elsewhere == Some(true));
+    let taps: BTreeMap<_, _> = taps.filter(|(_, slot)| is_plugged(slot)).collect();
+    let taker = |new: &'a PortSpec| {
+        let slot = taps.get(new.device.tap()?).filter(|slot| slot.spec.name != new.name)?;
+        Some((&slot.spec, new))
+    };
+    wanted.values().find_map(taker)
 }
 
 /// A transition from one set of ports to the next. New ports are open but not attached, and old ones are as
@@ -180,60 +257,41 @@ pub(super) struct Switch<'a> {
 }
 
 impl<'a> Switch<'a> {
-    /// Opens wanted ports that aren't open, except where an old port is in the way.
+    /// Opens wanted ports that aren't open, except where an old port is in the way. Those in `opened` were opened
+    /// before.
     pub(super) fn open(
         ports: &'a Arc<dyn Ports>,
         slots: &'a mut Slots,
         wanted: BTreeMap<String, PortSpec>,
-        on_failure: OnFailure,
+        (on_failure, mut opened): (OnFailure, Fresh),
     ) -> Result<Self, Error> {
         let gone = slots.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
-        let closing: BTreeSet<_> = slots
-            .values()
-            .filter(|slot| {
-                slot.port().is_some()
-                    && !wanted.get(&slot.spec.name).is_some_and(|new| slot.spec.is_same_port(new))
-            })
-            .filter_map(|slot| slot.spec.device.place())
-            .collect();
-        let mut switch =
-            Self { ports, slots, fresh: Vec::new(), waiting: Vec::new(), updated: Vec::new(), gone };
+        let plan = Plan::new(slots, &wanted);
+        let (mut fresh, mut waiting, mut updated) = (Vec::new(), Vec::new(), Vec::new());
         let mut opening = Opening::new(ports.clone());
-        for spec in wanted.into_values() {
-            let old = switch.slots.get(&spec.name).filter(|slot| slot.spec.is_same_port(&spec));
-            let was_fault = old.is_some_and(|slot| slot.port().is_none());
-            if old.is_some_and(|slot| slot.is_late() && slot.spec == spec) {
-                continue;
-            }
-            if let Some(slot) = old.filter(|slot| slot.port().is_some()) {
-                if slot.spec != spec {
-                    if let Err(e) = ports.check(&spec)
-                        && on_failure == OnFailure::Refuse
-                    {
-                        return Err(Error::Port { name: spec.name, reason: chain(&*e) });
-                    }
-                    switch.updated.push(spec);
-                }
-                continue;
-            }
-            let waits = spec.device.place().is_some_and(|place| closing.contains(&place));
-            let opened = if waits {
-                ports.check(&spec).map(|()| None).map_err(|e| Unopened::from(chain(&*e)))
-            } else if on_failure == OnFailure::Retry {
-                opening.open(&spec).map(Some)
-            } else {
-                ports.open(&spec).map(Some).map_err(|e| Unopened::from(chain(&*e)))
+        for spec in wanted.values() {
+            let step = plan.step(spec, on_failure);
+            let may_fail = on_failure != OnFailure::Refuse || step != Step::Update && plan.was_fault(spec);
+            let checked = || ports.check(spec).map_err(|e| Unopened::from(chain(&*e)));
+            let result = match step {
+                Step::Keep => continue,
+                Step::Update | Step::OpenLater => checked().map(|()| None),
+                Step::Open => match opened.remove(&spec.name).filter(|(of, _)| of == spec) {
+                    Some((_, opened)) => opened.map(Some),
+                    None if on_failure == OnFailure::Retry => opening.open(spec).map(Some),
+                    None => ports.open(spec).map(Some).map_err(|e| Unopened::from(chain(&*e))),
+                },
             };
-            match opened {
-                Ok(None) => switch.waiting.push(spec),
-                Ok(Some(opened)) => switch.fresh.push((spec, Ok(opened))),
-                Err(why) if was_fault || on_failure == OnFailure::Retry => {
-                    switch.fresh.push((spec, Err(why)));
-                }
-                Err(why) => return Err(Error::Port { name: spec.name, reason: why.reason }),
+            match result {
+                Ok(Some(opened)) => fresh.push((spec.clone(), Ok(opened))),
+                Ok(None) if step == Step::OpenLater => waiting.push(spec.clone()),
+                Ok(None) => updated.push(spec.clone()),
+                Err(_) if step == Step::Update && may_fail => updated.push(spec.clone()),
+                Err(why) if may_fail => fresh.push((spec.clone(), Err(why))),
+                Err(why) => return Err(Error::Port { name: spec.name.clone(), reason: why.reason }),
             }
         }
-        Ok(switch)
+        Ok(Self { ports, slots, fresh, waiting, updated, gone })
     }
 
     /// Returns the links of ports as they will be after the change.
@@ -272,8 +330,9 @@ impl<'a> Switch<'a> {
         }
         let waiting = std::mem::take(&mut self.waiting);
         waiting.iter().for_each(|spec| self.close(&spec.name, old));
+        let mut opening = Opening::new(self.ports.clone());
         for spec in waiting {
-            let opened = self.ports.open(&spec).map_err(|e| Unopened::from(chain(&*e)));
+            let opened = opening.open(&spec);
             self.put(spec, opened, new);
         }
         for spec in std::mem::take(&mut self.updated) {

@@ -22,6 +22,7 @@ impl Core {
         let is_due = devices || !faults.is_empty();
         let mut opening = Opening::new(self.ports.clone());
         for spec in faults {
+            let Some(_claimed) = self.claims.take_one(&spec) else { continue };
             // Without the lock, because it may take long.
             let opened = opening.open(&spec);
             let mut state = self.lock();

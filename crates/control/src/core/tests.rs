@@ -42,6 +42,18 @@ addresses = ["10.1.1.2"]
 
 const ROUTE: &str = "[[route]]\nnetwork = \"blue\"\nprefix = \"10.9.0.0/16\"\nto = \"drop\"\n";
 
+/// Checks that tables are those that result from all objects.
+pub(super) fn is_as_compiled_whole(
+    desired: &Desired,
+    (host, index): (&Host, &Index),
+    objects: &Objects,
+    links: &Links,
+    ids: &Ids,
+) {
+    let whole = compile(host, index, &objects.in_order(), links, &mut ids.clone());
+    assert!(*desired == whole, "{desired:#?}\nis not\n{whole:#?}");
+}
+
 struct Bench {
     core: Core,
     executor: Arc<FakeExecutor>,
@@ -622,4 +634,45 @@ fn a_wires_new_address_is_followed() {
     assert_eq!(bench.executor.applied(), 2);
     bench.core.refresh().unwrap();
     assert_eq!(bench.executor.applied(), 2, "nothing moved");
+}
+
+#[test]
+fn a_port_that_hangs_holds_up_its_own_change_alone() {
+    let bench = start(FILE);
+    bench.log.hang("t2");
+    std::thread::scope(|scope| {
+        let hangs = scope.spawn(|| bench.core.add(config::parse_objects(VM2).unwrap()));
+        let is_claimed = |name: &str| !bench.core.claims.is_free(name);
+        while !is_claimed("name vm2") {
+            std::thread::yield_now();
+        }
+        let other = format!(
+            "{}{ROUTE}",
+            VM2.replace("vm2", "vm8").replace("t2", "t8").replace(":02\"", ":08\"").replace(".2\"", ".8\"")
+        );
+        assert_eq!(bench.core.add(config::parse_objects(&other).unwrap()).unwrap().changes.len(), 2);
+        assert!(bench.core.view().port("vm8").up);
+        // The same once more: it waits for the first.
+        let again = scope.spawn(|| bench.core.add(config::parse_objects(VM2).unwrap()));
+        bench.log.hang("");
+        let done = [hangs.join().unwrap().unwrap(), again.join().unwrap().unwrap()];
+        assert_eq!(done.iter().map(|done| done.changes.len()).sum::<usize>(), 1, "{done:?}");
+    });
+    assert_eq!(bench.log.take().iter().filter(|line| *line == "open vm2").count(), 1);
+}
+
+#[test]
+fn a_tap_in_a_container_stays_there_when_its_guest_would_be_renamed() {
+    let bench = start(FILE);
+    let renamed = FILE.replace("vm1", "vm9");
+    bench.log.set_elsewhere(&["t1"]);
+    let said = bench.core.take_file(&renamed, false).unwrap_err().to_string();
+    assert!(said.contains("tap t1") && said.contains("keep its name"), "{said}");
+    assert_eq!(
+        (bench.log.take().len(), bench.keys()),
+        (2, vec!["network \"blue\"".to_owned(), "guest \"vm1\"".to_owned()])
+    );
+    bench.apply(&FILE.replace("t1", "t9"), false);
+    bench.log.set_elsewhere(&[]);
+    bench.apply(&renamed, false);
 }

@@ -1,8 +1,8 @@
 //! Changes of objects by clients: transactions, those that must be confirmed, and the way back.
 
+use super::changes::{Draft, Step};
 use super::history::{Author, History};
-use super::{Core, Done, Error, Next, State, missing};
-use crate::object_change::describe;
+use super::{Core, Done, Error, State, Switching, missing};
 use crate::owner::{Objects, Owned, Owner};
 use config::{Key, Kind, Object};
 use std::collections::VecDeque;
@@ -75,60 +75,48 @@ impl Core {
     /// # Errors
     /// As for any change; [`Error::Revision`].
     pub(crate) fn transact(&self, by: Author, asked: Transaction) -> Result<Done, Error> {
-        let mut state = self.lock_to_change()?;
-        let id = asked.request_id;
+        let id = &asked.request_id;
         if id.len() > LONGEST_ID {
             return Err(Error::Conflict(format!("a request's id has {LONGEST_ID} bytes at most")));
         }
-        if let Some(done) = Some(&id).filter(|id| !id.is_empty()).and_then(|id| state.answers.get(by, id)) {
-            return Ok(done);
-        }
-        let present = self.history().number();
-        if let Some(expected) = asked.expected.filter(|expected| *expected != present) {
-            return Err(Error::Revision { expected, present });
-        }
-        let mut next = state.objects.clone();
-        for operation in asked.operations {
-            operate(&mut next, operation, asked.take_over, &state)?;
-        }
-        if asked.dry_run {
-            return self.tried(&state, next);
-        }
-        let waits = self.may_wait(&state, asked.confirm)?;
-        let done = self.change(&mut state, next, by)?;
-        self.wait(&mut state, waits, present);
-        if !id.is_empty() {
-            state.answers.keep(by, id, &done);
-        }
-        Ok(done)
-    }
-
-    /// Checks a change and says what it would do.
-    fn tried(&self, state: &State, next: Objects) -> Result<Done, Error> {
-        let next = Next::checked(state.host.clone(), next, &[])?;
-        let changes = describe(&state.objects.changes_to(&next.objects));
-        Ok(Done { changes, notes: self.remade(state, &next) })
-    }
-
-    /// Returns for how long a change waits to be confirmed.
-    ///
-    /// # Errors
-    /// Another change waits.
-    pub(super) fn may_wait(&self, state: &State, wait: Option<Duration>) -> Result<Option<Duration>, Error> {
-        match (wait, state.unconfirmed) {
-            (Some(_), Some(other)) => Err(Error::Conflict(format!(
-                "revision {} waits to be confirmed: run `viaduct confirm`, or `viaduct rollback`",
-                other.revision
-            ))),
-            (wait, _) => Ok(wait.map(|wait| wait.min(LONGEST_WAIT))),
-        }
+        let id = Some(id).filter(|id| !id.is_empty());
+        let draft = |state: &State| {
+            if let Some(done) = id.and_then(|id| state.answers.get(by, id)) {
+                return Ok(Step::Answer(done));
+            }
+            let present = self.history().number();
+            if let Some(expected) = asked.expected.filter(|expected| *expected != present) {
+                return Err(Error::Revision { expected, present });
+            }
+            let mut next = state.objects.clone();
+            for operation in &asked.operations {
+                operate(&mut next, operation, asked.take_over, state)?;
+            }
+            let draft = Draft::of(state, next);
+            if asked.dry_run {
+                return self.tried(state, &draft).map(Step::Answer);
+            }
+            may_wait(state, asked.confirm)?;
+            Ok(Step::Make(draft))
+        };
+        self.change(
+            draft,
+            || Switching::by(by),
+            |state, before, done| {
+                self.wait(state, asked.confirm, before);
+                if let Some(id) = id {
+                    state.answers.keep(by, id.clone(), done);
+                }
+            },
+        )
     }
 
     /// Has the change that followed a revision wait to be confirmed.
     pub(super) fn wait(&self, state: &mut State, wait: Option<Duration>, before: u64) {
         let revision = self.history().number();
         if let Some(wait) = wait.filter(|_| revision > before) {
-            state.unconfirmed = Some(Unconfirmed { revision, until: Instant::now() + wait });
+            state.unconfirmed =
+                Some(Unconfirmed { revision, until: Instant::now() + wait.min(LONGEST_WAIT) });
         }
     }
 
@@ -154,15 +142,18 @@ impl Core {
     /// # Errors
     /// As for any change.
     pub(crate) fn rollback(&self, by: Author, to: Option<u64>) -> Result<Done, Error> {
-        let mut state = self.lock_to_change()?;
-        let back = self.history().back(to, &state.objects)?;
-        let done = self.change(&mut state, back, by)?;
-        let unconfirmed = state.unconfirmed;
-        let gone = |unconfirmed: &super::transact::Unconfirmed| to.is_none_or(|to| to < unconfirmed.revision);
-        if unconfirmed.as_ref().is_some_and(gone) {
-            state.unconfirmed = None;
-        }
-        Ok(done)
+        let draft = |state: &State| {
+            let back = self.history().back(to, &state.objects)?;
+            Ok(Step::Make(Draft::of(state, back)))
+        };
+        self.change(
+            draft,
+            || Switching::by(by),
+            |state, _, _| {
+                let is_gone = |unconfirmed: &Unconfirmed| to.is_none_or(|to| to < unconfirmed.revision);
+                state.unconfirmed = state.unconfirmed.filter(|unconfirmed| !is_gone(unconfirmed));
+            },
+        )
     }
 
     /// Undoes a change that nobody confirmed in time, or whose daemon ends. What others changed meanwhile stays, unless
@@ -172,13 +163,13 @@ impl Core {
         state.unconfirmed = None;
         let by = Author::daemon("unconfirmed");
         let without = self.history().without(late.revision, &state.objects);
-        let undone = without.map(|without| self.change(state, without, by));
+        let undone = without.map(|without| self.change_now(state, without, by));
         let undone = match undone {
             Some(Ok(done)) => Ok(done),
             // Later changes may need it.
             _ => {
                 let before = self.history().back(Some(late.revision - 1), &state.objects);
-                before.and_then(|before| self.change(state, before, by))
+                before.and_then(|before| self.change_now(state, before, by))
             }
         };
         match undone {
@@ -200,54 +191,68 @@ impl Core {
     }
 }
 
+/// Checks that a change may wait to be confirmed, if it shall.
+///
+/// # Errors
+/// Another change waits.
+pub(super) fn may_wait(state: &State, wait: Option<Duration>) -> Result<(), Error> {
+    match (wait, state.unconfirmed) {
+        (Some(_), Some(other)) => Err(Error::Conflict(format!(
+            "revision {} waits to be confirmed: run `viaduct confirm`, or `viaduct rollback`",
+            other.revision
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Carries out one step on `next`.
-fn operate(next: &mut Objects, operation: Operation, take_over: bool, state: &State) -> Result<(), Error> {
+fn operate(next: &mut Objects, operation: &Operation, take_over: bool, state: &State) -> Result<(), Error> {
     let api_s = |old: &Owned| take_over || old.owner == Owner::Api;
     match operation {
         Operation::Create(object) => match next.get(&object.key()) {
-            Some(old) if old.object == object => {}
+            Some(old) if old.object == *object => {}
             Some(old) => return Err(differs(old, &object.key())),
-            None => next.put(Owner::Api, object),
+            None => next.put(Owner::Api, object.clone()),
         },
         Operation::Put(object) => match next.get(&object.key()) {
-            Some(old) if old.object == object && (old.owner == Owner::Api || !take_over) => {}
+            Some(old) if old.object == *object && (old.owner == Owner::Api || !take_over) => {}
             Some(old) if !api_s(old) => return Err(is_anothers(old, &object.key())),
-            _ => next.put(Owner::Api, object),
+            _ => next.put(Owner::Api, object.clone()),
         },
         Operation::Patch { key, table, fields } => {
-            let old = next.get(&key).ok_or_else(|| missing(&key, state))?;
+            let old = next.get(key).ok_or_else(|| missing(key, state))?;
             if !api_s(old) {
-                return Err(is_anothers(old, &key));
+                return Err(is_anothers(old, key));
             }
-            let (seq, object) = (old.seq, patched(old, &table, fields)?);
+            let (seq, object) = (old.seq, patched(old, table, fields)?);
             // The key of a rule is its text.
             match object.key() {
-                same if same == key => {}
-                _ if key.kind == Kind::Rule => drop(next.remove(&key)),
+                same if same == *key => {}
+                _ if key.kind == Kind::Rule => drop(next.remove(key)),
                 other => {
                     return Err(Error::Conflict(format!("{key} can't become {other}; remove and add it")));
                 }
             }
             next.restore(seq, Owner::Api, object);
         }
-        Operation::Delete { key, allow_missing } => match next.get(&key) {
-            None if allow_missing => {}
-            None => return Err(missing(&key, state)),
-            Some(old) if !api_s(old) => return Err(is_anothers(old, &key)),
-            Some(_) => drop(next.remove(&key)),
+        Operation::Delete { key, allow_missing } => match next.get(key) {
+            None if *allow_missing => {}
+            None => return Err(missing(key, state)),
+            Some(old) if !api_s(old) => return Err(is_anothers(old, key)),
+            Some(_) => drop(next.remove(key)),
         },
     }
     Ok(())
 }
 
 /// Returns an object with these fields of a table.
-fn patched(old: &Owned, table: &toml::Table, fields: Vec<String>) -> Result<Object, Error> {
+fn patched(old: &Owned, table: &toml::Table, fields: &[String]) -> Result<Object, Error> {
     let key = old.object.key();
     let mut all = toml::Table::try_from(&old.object).map_err(|e| Error::Conflict(format!("{key}: {e}")))?;
     for field in fields {
-        match table.get(&field) {
-            Some(value) => drop(all.insert(field, value.clone())),
-            None => drop(all.remove(&field)),
+        match table.get(field) {
+            Some(value) => drop(all.insert(field.clone(), value.clone())),
+            None => drop(all.remove(field)),
         }
     }
     Ok(config::object(key.kind, all)?)

@@ -2,41 +2,47 @@
 
 use crate::owner::{Objects, Owner};
 use config::{Item, Key};
+use std::collections::HashSet;
 
 /// The objects of a host after those of a new file replaced those of the old one.
 pub(super) struct WithFile<'a> {
+    /// They have in common with the old ones what is equal.
     pub(super) objects: Objects,
     /// The file's objects among them, with their places in the file.
     pub(super) taken: Vec<&'a Item>,
     /// The file's objects that are not among them, because an existing one with the same name differs, with
     /// its owner.
     pub(super) left: Vec<(Key, Owner)>,
+    /// Whether the file has two objects with the same name.
+    pub(super) has_twins: bool,
 }
 
 impl<'a> WithFile<'a> {
     pub(super) fn new(old: &Objects, file: &'a [Item]) -> Self {
-        let mut objects = Objects::default();
-        for owned in old.in_order().into_iter().filter(|owned| owned.owner != Owner::File) {
-            objects.restore(owned.seq, owned.owner, owned.object.clone());
-        }
-        let (mut taken, mut left) = (Vec::new(), Vec::new());
+        let mut objects = old.clone();
+        let (mut taken, mut left, mut keys) = (Vec::new(), Vec::new(), HashSet::with_capacity(file.len()));
         for item in file {
             let key = item.object.key();
-            match (objects.get(&key).filter(|other| other.owner != Owner::File), old.get(&key)) {
+            match old.get(&key) {
                 // An equal object that exists already stays with its owner: an exported file also has the
                 // objects of other owners.
-                (Some(other), _) if other.object == item.object => continue,
-                (Some(other), _) => {
+                Some(other) if other.owner != Owner::File && other.object == item.object => continue,
+                Some(other) if other.owner != Owner::File => {
                     left.push((key, other.owner));
                     continue;
                 }
-                (None, Some(old)) if old.object == item.object => {
-                    objects.restore(old.seq, Owner::File, item.object.clone());
+                Some(old) if old.object == item.object => {}
+                _ => {
+                    objects.remove(&key);
+                    objects.put(Owner::File, item.object.clone());
                 }
-                (None, _) => objects.put(Owner::File, item.object.clone()),
             }
             taken.push(item);
+            keys.insert(key);
         }
-        Self { objects, taken, left }
+        let gone = old.iter().filter(|(key, owned)| owned.owner == Owner::File && !keys.contains(key));
+        gone.for_each(|(key, _)| drop(objects.remove(key)));
+        let has_twins = keys.len() < taken.len();
+        Self { objects, taken, left, has_twins }
     }
 }

@@ -1,7 +1,7 @@
 use crate::compile::ovs_side;
 use crate::core::{Core, View};
 use api::v1;
-use config::{Mode, Object};
+use config::{Key, Kind, Mode, Object};
 use executor::OvsPlace;
 use model::VifId;
 use ovs::{FlowState, FlowStatus, PortStatus};
@@ -74,7 +74,10 @@ fn check(view: &View, name: Option<&str>) -> Result<(), Status> {
         Object::Wire(wire) => wire.name == name && wire.mode == Mode::Ovs,
         _ => false,
     };
-    if view.objects.in_order().into_iter().any(|owned| is(&owned.object)) {
+    let named = [Kind::Guest, Kind::Wire]
+        .into_iter()
+        .filter_map(|kind| view.objects.get(&Key { kind, network: None, name: name.to_owned() }));
+    if named.into_iter().any(|owned| is(&owned.object)) {
         return Ok(());
     }
     Err(super::missing(format!("there is no guest or wire \"{name}\" with mode = \"ovs\"")))

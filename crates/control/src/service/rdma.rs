@@ -6,7 +6,7 @@ use crate::compile::verbs_vif;
 use crate::core::{Core, View};
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use api::v1::{self, RdmaCm, RdmaCq, RdmaHolder, RdmaMr, RdmaQp, RdmaTable};
-use config::{CommonWindows, Guest, Object};
+use config::{CommonWindows, Guest, Kind, Object};
 use hca::{ClientDescription, CmDescription, HolderDescription, QpDescription};
 use model::Vrf;
 use std::net::Ipv6Addr;
@@ -62,10 +62,11 @@ fn devices(configured: &[Configured<'_>], live: &[RdmaStatus]) -> Vec<v1::RdmaDe
 }
 
 fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
-    let guests = view.objects.in_order().into_iter().filter_map(|owned| match &owned.object {
-        Object::Guest(guest) => Some(&**guest),
-        _ => None,
-    });
+    let guests =
+        view.objects.in_order_of([Kind::Guest]).into_iter().filter_map(|owned| match &owned.object {
+            Object::Guest(guest) => Some(&**guest),
+            _ => None,
+        });
     let guests: Vec<_> = guests.collect();
     let commons = CommonWindows::of(guests.iter().copied());
     let configured = |guest: &'a Guest| {

@@ -1,10 +1,12 @@
 use super::users;
-use crate::compile::route_origins;
+use crate::compile::Origins;
 use crate::core::View;
 use crate::owner::Owned;
 use api::v1::{self, TableName};
 use config::Object;
 use model::{BridgeTarget, NeighbourScope, Nexthop, NexthopId, Vif, VifKind, Vrf};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use tonic::Status;
 
 pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::TableReply, Status> {
@@ -144,12 +146,11 @@ pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
 }
 
 fn routes(view: &View, only: Option<Vrf>) -> Vec<v1::RouteEntry> {
-    let objects = view.objects.in_order();
-    let origins = route_origins(&objects, &view.away);
+    let origins = Origins::of(&view.objects, &view.away);
     let wanted = view.tables.routes.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
     let entries = wanted.map(|(&(vrf, prefix), &nexthop)| {
         let network = view.network_name(vrf);
-        let origin = origins.get(&(network.as_str(), prefix));
+        let origin = origins.get(&network, prefix);
         v1::RouteEntry {
             prefix: prefix.to_string(),
             nexthop: nexthop.0,
@@ -208,8 +209,8 @@ fn vxlan(view: &View, only: Option<Vrf>) -> Vec<v1::VxlanEntry> {
 
 /// Returns the rules, in the order in which they are tried.
 pub(crate) fn rule_entries(view: &View, only: Option<Vrf>) -> Vec<v1::RuleEntry> {
-    let mut entries: Vec<_> =
-        view.objects.in_order().into_iter().filter_map(|o| rule(view, only, o)).collect();
+    let rules = view.objects.of_kind(config::Kind::Rule);
+    let mut entries: Vec<_> = rules.filter_map(|owned| rule(view, only, owned)).collect();
     entries.sort_by(|a, b| (&a.network, a.priority, a.id).cmp(&(&b.network, b.priority, b.id)));
     entries
 }
@@ -234,21 +235,26 @@ fn rule(view: &View, only: Option<Vrf>, owned: &Owned) -> Option<v1::RuleEntry> 
     })
 }
 
-/// Returns the key of a rule that a request may name by its number.
-pub(super) fn rule_by_id(view: &View, mut key: v1::Key) -> v1::Key {
-    if key.kind() != v1::Kind::Rule {
-        return key;
+/// Finds rules by the numbers by which requests may name them.
+pub(super) struct RuleNumbers<'a> {
+    view: &'a View,
+    known: OnceCell<HashMap<u32, &'a (String, String)>>,
+}
+
+impl<'a> RuleNumbers<'a> {
+    pub(super) const fn of(view: &'a View) -> Self {
+        Self { view, known: OnceCell::new() }
     }
-    let Ok(id) = key.name.parse::<u32>() else { return key };
-    for owned in view.objects.in_order() {
-        if let Object::Rule(rule) = &owned.object
-            && view.ids.rule(&rule.network, &rule.to_string()).is_some_and(|of| of.0 == id)
-        {
-            key.network = Some(rule.network.clone());
-            key.name = rule.to_string();
+
+    /// Returns a key with the name of the rule in place of its number.
+    pub(super) fn named(&self, mut key: v1::Key) -> v1::Key {
+        let number = key.name.parse::<u32>().ok().filter(|_| key.kind() == v1::Kind::Rule);
+        let known = || self.known.get_or_init(|| self.view.ids.rules_by_number());
+        if let Some((network, text)) = number.and_then(|number| known().get(&number)) {
+            (key.network, key.name) = (Some(network.clone()), text.clone());
         }
+        key
     }
-    key
 }
 
 fn neighbours(view: &View, only: Option<Vrf>) -> Vec<v1::NeighbourEntry> {

@@ -23,8 +23,9 @@ pub(super) fn seconds(seconds: u32) -> Option<Duration> {
 }
 
 pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<Transaction, String> {
+    let rules = tables::RuleNumbers::of(view);
     let steps = request.operations.into_iter();
-    let operations: Result<_, String> = steps.map(|step| operation(view, step.operation)).collect();
+    let operations: Result<_, String> = steps.map(|step| operation(&rules, step.operation)).collect();
     Ok(Transaction {
         operations: operations?,
         expected: request.expected_revision,
@@ -35,10 +36,10 @@ pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<T
     })
 }
 
-fn operation(view: &View, step: Option<Step>) -> Result<Operation, String> {
+fn operation(rules: &tables::RuleNumbers<'_>, step: Option<Step>) -> Result<Operation, String> {
     let key = |key: Option<v1::Key>| {
         let key = key.ok_or("an operation without key")?;
-        convert::key(&tables::rule_by_id(view, key))
+        convert::key(&rules.named(key))
     };
     match step.ok_or("an operation without content")? {
         Step::Create(object) => convert::object(&object).map(Operation::Create),

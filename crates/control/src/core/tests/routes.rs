@@ -1,4 +1,5 @@
-//! Adding and removing routes one by one leaves the host as a fresh start with the remaining ones would.
+//! Adding and removing objects one by one leaves the host as a fresh start with the remaining ones would. After each
+//! change, the tables and the verdict of the checks are compared with those for all objects (`is_as_compiled_whole`).
 
 use super::*;
 use model::{Nexthop, NexthopId};
@@ -45,9 +46,12 @@ outside_network = "red"
 "#;
 
 const PREFIXES: [&str; 7] =
-    ["0.0.0.0/0", "10.1.1.0/24", "10.1.0.0/16", "10.20.0.0/16", "10.20.0.9/32", "fd00::/64", "fd01::/48"];
+    ["0.0.0.0/0", "10.1.1.0/24", "10.1.0.0/16", "10.20.0.0/16", "10.1.1.2/32", "fd00::/64", "fd01::/48"];
 
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 11] = [
+    "{ guest = \"vm2\" }",
+    "{ nexthop = \"leaf\" }",
+    "{ network = \"green\" }",
     "\"drop\"",
     "{ guest = \"vm1\" }",
     "{ nexthop = \"spine\" }",
@@ -59,24 +63,66 @@ const TARGETS: [&str; 8] = [
     "{ guest = \"nobody\" }",
 ];
 
+/// Objects that are no routes, and on which routes may depend.
+const OTHERS: [&str; 14] = [
+    "[[guest]]\nname = \"vm2\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"t2\"\nmac = \"02:00:00:00:00:02\"\n\
+     addresses = [\"10.1.1.2\"]\nlabel = 102\n",
+    "[[guest]]\nname = \"vm3\"\nnetwork = \"red\"\nkind = \"tap\"\ndevice = \"t3\"\nmac = \"02:00:00:00:00:03\"\n\
+     addresses = [\"10.20.0.9\", \"fd00::3\"]\nrate = { mbps = 5 }\nmirror = \"vm1\"\n",
+    "[[guest]]\nname = \"vm4\"\nnetwork = \"green\"\nkind = \"tap\"\ndevice = \"t4\"\nmac = \"02:00:00:00:00:04\"\n\
+     vlans = [{ tag = 7, network = \"blue\", addresses = [\"10.1.1.4\"] }]\n",
+    "[[network]]\nname = \"green\"\nvrf = 3\ngateways = [\"10.1.1.254/24\"]\n",
+    "[[nexthop]]\nname = \"leaf\"\nto = [{ tunnel = \"mpls-over-udp\", remote = \"192.0.2.2\", label = 100 }]\n",
+    "[[rule]]\nnetwork = \"blue\"\npriority = 5\nto = { guest = \"vm2\" }\naction = \"allow\"\n",
+    "[[rule]]\nnetwork = \"red\"\npriority = 5\naction = \"police:3\"\n",
+    "[[nat]]\nnetwork = \"blue\"\ninside = \"10.1.1.2\"\noutside = \"10.20.0.10\"\noutside_network = \"red\"\n",
+    "[[nat]]\nnetwork = \"blue\"\ninside = \"10.1.1.4\"\noutside = \"10.1.0.10\"\noutside_network = \"green\"\n",
+    "[[mac]]\nnetwork = \"blue\"\nmac = \"02:00:00:00:00:09\"\nto = { guest = \"vm2\" }\n",
+    "[[mpls]]\nlabel = 102\nto = { guest = \"vm1\" }\n",
+    "[[flood]]\nnetwork = \"red\"\nto = [{ tunnel = \"vxlan\", remote = \"192.0.2.3\", vni = 7 }]\n",
+    "[[default]]\nnetwork = \"green\"\naction = \"drop\"\n",
+    "[[vxlan]]\nvni = 9\nnetwork = \"green\"\n",
+];
+
 #[derive(Clone, Debug)]
 struct Request {
-    remove: bool,
-    /// Network, prefix and target of each.
-    routes: Vec<(bool, usize, usize)>,
+    what: What,
+    objects: Vec<Pick>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Add,
+    Remove,
+    /// Apply a file that has these objects besides those of the start.
+    Apply,
+}
+
+#[derive(Clone, Debug)]
+enum Pick {
+    Route { red: bool, prefix: usize, target: usize },
+    Other(usize),
 }
 
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let route = (any::<bool>(), 0..PREFIXES.len(), 0..TARGETS.len());
-    let routes = proptest::collection::vec(route, 1..4);
-    let request = (any::<bool>(), routes).prop_map(|(remove, routes)| Request { remove, routes });
+    let route = route.prop_map(|(red, prefix, target)| Pick::Route { red, prefix, target });
+    let pick = prop_oneof![3 => route, 2 => (0..OTHERS.len()).prop_map(Pick::Other)];
+    let objects = proptest::collection::vec(pick, 1..4);
+    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 2 => Just(What::Apply)];
+    let request = (what, objects).prop_map(|(what, objects)| Request { what, objects });
     proptest::collection::vec(request, 1..24)
 }
 
-fn object((red, prefix, target): (bool, usize, usize)) -> Object {
-    let (network, prefix, to) = (if red { "red" } else { "blue" }, PREFIXES[prefix], TARGETS[target]);
-    let text = format!("[[route]]\nnetwork = \"{network}\"\nprefix = \"{prefix}\"\nto = {to}\n");
-    config::parse_objects(&text).unwrap().remove(0)
+fn object(pick: Pick) -> Object {
+    let text = match pick {
+        Pick::Route { red, prefix, target } => {
+            let (network, prefix, to) = (if red { "red" } else { "blue" }, PREFIXES[prefix], TARGETS[target]);
+            format!("[[route]]\nnetwork = \"{network}\"\nprefix = \"{prefix}\"\nto = {to}\n")
+        }
+        Pick::Other(other) => OTHERS[other].to_owned(),
+    };
+    config::parse_objects(&text).unwrap_or_else(|e| panic!("{e}\n{text}")).remove(0)
 }
 
 impl Bench {
@@ -105,18 +151,23 @@ fn content(tables: &model::Tables, id: NexthopId) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn routes_one_by_one_are_as_good_as_all_at_once(requests in requests()) {
+    fn objects_one_by_one_are_as_good_as_all_at_once(requests in requests()) {
         let bench = start(WORLD);
-        for Request { remove, routes } in requests {
+        for Request { what, objects } in requests {
             let (before, keys) = (bench.routing(), bench.keys());
-            let objects: Vec<Object> = routes.into_iter().map(object).collect();
-            let result = if remove {
-                let keys: Vec<_> = objects.iter().map(Object::key).collect();
-                bench.core.remove(&keys)
-            } else {
-                bench.core.add(objects)
+            let objects: Vec<Object> = objects.into_iter().map(object).collect();
+            let result = match what {
+                What::Add => bench.core.add(objects),
+                What::Remove => {
+                    let keys: Vec<_> = objects.iter().map(Object::key).collect();
+                    bench.core.remove(&keys)
+                }
+                What::Apply => {
+                    let more: String = objects.iter().map(Object::to_concise_toml).collect();
+                    bench.core.take_file(&format!("{WORLD}{more}"), false)
+                }
             };
             if result.is_err() {
                 prop_assert_eq!((bench.routing(), bench.keys()), (before, keys), "refused, and changed");

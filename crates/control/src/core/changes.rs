@@ -1,0 +1,352 @@
+//! Changes of objects for clients and files: checked against the state in force, with all that depends on them, and
+//! with nothing else.
+
+use super::ahead::{self, Ahead};
+use super::open_ports::{needed, unplugged};
+use super::transact::may_wait;
+use super::with_file::WithFile;
+use super::{Author, Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
+use crate::compile::{Desired, RouteChanges, recompile};
+use crate::object_change::describe;
+use crate::owner::{Changed, Objects, Owner};
+use crate::ports::{self, PortSpec};
+use crate::store::Durability;
+use config::{Host, Index, Item, Key, Kind, Object, Route};
+use ipnet::IpNet;
+use model::Vrf;
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All kinds but routes, of which there may be a million.
+pub(super) const OTHERS: [Kind; Kind::ALL.len() - 1] = {
+    let mut others = [Kind::Wire; Kind::ALL.len() - 1];
+    let (mut at, mut to) = (0, 0);
+    while at < Kind::ALL.len() {
+        if !matches!(Kind::ALL[at], Kind::Route) {
+            others[to] = Kind::ALL[at];
+            to += 1;
+        }
+        at += 1;
+    }
+    others
+};
+
+/// The part of the objects on which a change has an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    All,
+    /// Everything but routes, and the routes that change themselves.
+    BesideRoutes,
+}
+
+/// What is to be done for a request, as long as the state stays as it is.
+pub(super) enum Step<'a> {
+    /// Nothing.
+    Answer(Done),
+    Make(Draft<'a>),
+}
+
+/// Objects that somebody wants in force.
+pub(super) struct Draft<'a> {
+    host: Arc<Host>,
+    objects: Objects,
+    /// The file's objects, with their lines, if they come from a file.
+    places: Vec<&'a Item>,
+    /// Whether two of these have the same name.
+    has_twins: bool,
+}
+
+impl Draft<'_> {
+    /// Makes a draft of objects that don't come from a file.
+    pub(super) fn of(state: &State, objects: Objects) -> Self {
+        Self { host: state.host.clone(), objects, places: Vec::new(), has_twins: false }
+    }
+}
+
+/// The result of an attempt.
+enum Attempt<'a> {
+    Done(Done),
+    /// Something is to be done before, without the lock on the state.
+    Later(ahead::Next<'a>),
+}
+
+/// A state that is to be in force, whose objects fit together.
+pub(super) struct Next {
+    pub(super) host: Arc<Host>,
+    pub(super) objects: Objects,
+    pub(super) index: Index,
+    pub(super) scope: Scope,
+}
+
+impl Core {
+    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change. With `confirm` it is
+    /// undone after that time.
+    pub(crate) fn apply(
+        &self,
+        by: Author,
+        toml: &str,
+        dry_run: bool,
+        confirm: Option<Duration>,
+    ) -> Result<Done, Error> {
+        // If reading fails, `parse` names all problems, including objects that don't fit together.
+        let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
+        let host = Arc::new(file.host.clone());
+        let draft = |state: &State| {
+            check_host(&state.host, &host)?;
+            let WithFile { objects, taken: places, left, has_twins } =
+                WithFile::new(&state.objects, &file.objects);
+            if let Some((key, owner)) = left.first() {
+                return Err(Error::Conflict(format!(
+                    "{key} belongs to {} and differs; leave it out of the file, or remove it there first",
+                    owner.name()
+                )));
+            }
+            let draft = Draft { host: host.clone(), objects, places, has_twins };
+            if dry_run {
+                return self.tried(state, &draft).map(Step::Answer);
+            }
+            may_wait(state, confirm)?;
+            Ok(Step::Make(draft))
+        };
+        let digest = super::digest(&file.objects);
+        // Another text may still have the objects of the daemon's file.
+        let is_own = |own: String| {
+            own == toml || config::read(&own).is_ok_and(|own| super::digest(&own.objects) == digest)
+        };
+        let taken = (!dry_run && self.config.read().is_ok_and(is_own)).then(|| digest.clone());
+        let how = || Switching { durability: Durability::Disk, taken: taken.clone(), ..Switching::by(by) };
+        self.change(draft, how, |state, before, _| self.wait(state, confirm, before))
+    }
+
+    /// Checks a change and says what it would do.
+    pub(super) fn tried(&self, state: &State, draft: &Draft<'_>) -> Result<Done, Error> {
+        let changed = state.objects.changes_to(&draft.objects);
+        let next = Next::after(state, draft, &changed)?;
+        Ok(Done { changes: describe(&changed), notes: self.remade(state, &next) })
+    }
+
+    /// Lists the ports that a change would close and open again.
+    fn remade(&self, state: &State, next: &Next) -> Vec<(String, String)> {
+        let wanted = ports::wanted(&next.host, &self.run_dir, &next.index);
+        let is_open = |spec: &&PortSpec| {
+            let slot = state.slots.get(&spec.name).filter(|slot| slot.port().is_some());
+            slot.is_some_and(|slot| !slot.spec.is_same_port(spec))
+        };
+        wanted.values().filter(is_open).map(|spec| note(spec, &next.index)).collect()
+    }
+
+    /// Puts in force what `draft` makes of the state in force, and then calls `after` with the revision before. If the
+    /// change needs ports, they are opened first, while others may change the state; then the draft is made anew.
+    pub(super) fn change<'a>(
+        &self,
+        draft: impl Fn(&State) -> Result<Step<'a>, Error>,
+        how: impl Fn() -> Switching,
+        after: impl FnOnce(&mut State, u64, &Done),
+    ) -> Result<Done, Error> {
+        let mut ahead = Ahead::default();
+        loop {
+            let mut state = self.lock_to_change()?;
+            let draft = match draft(&state)? {
+                Step::Answer(done) => return Ok(done),
+                Step::Make(draft) => draft,
+            };
+            let before = self.history().number();
+            match self.attempt(&mut state, &draft, how(), Some(&mut ahead))? {
+                Attempt::Done(done) => {
+                    after(&mut state, before, &done);
+                    return Ok(done);
+                }
+                Attempt::Later(next) => {
+                    drop(state);
+                    ahead.perform(self, next)?;
+                }
+            }
+        }
+    }
+
+    /// Puts objects in force for the daemon itself.
+    pub(super) fn change_now(&self, state: &mut State, objects: Objects, by: Author) -> Result<Done, Error> {
+        let draft = Draft::of(state, objects);
+        match self.attempt(state, &draft, Switching::by(by), None)? {
+            Attempt::Done(done) => Ok(done),
+            Attempt::Later(_) => Ok(Done::default()),
+        }
+    }
+
+    /// Makes a change, unless ports are to be opened ahead of it.
+    fn attempt<'a>(
+        &'a self,
+        state: &mut State,
+        draft: &Draft<'_>,
+        how: Switching,
+        ahead: Option<&mut Ahead<'a>>,
+    ) -> Result<Attempt<'a>, Error> {
+        let before = state.objects.clone();
+        let changed = before.changes_to(&draft.objects);
+        // What is applied waits for the disk, even if nothing changes.
+        if how.durability == Durability::Kernel {
+            if changed.is_empty() {
+                return Ok(Attempt::Done(Done::default()));
+            }
+            if state.only_routes_matter(&changed) {
+                return self.change_routes(state, &draft.objects, &changed, how.by).map(Attempt::Done);
+            }
+        }
+        let next = Next::after(state, draft, &changed)?;
+        let wanted = ports::wanted(&next.host, &self.run_dir, &next.index);
+        if let Some((old, new)) = unplugged(&state.slots, &wanted) {
+            let (new, old, device) = (of_port(new, &next.index), of_port(old, &state.index), &old.device);
+            return Err(Error::Conflict(format!(
+                "{new} would take {device} out of the container that {old} has it in: keep its name, or remove {old} \
+                 first"
+            )));
+        }
+        let Some(ahead) = ahead else { return self.switch(state, next, how).map(Attempt::Done) };
+        match ahead.next(self, needed(&state.slots, &wanted)) {
+            Some(next) => Ok(Attempt::Later(next)),
+            None => self.switch(state, next, Switching { opened: ahead.take(), ..how }).map(Attempt::Done),
+        }
+    }
+
+    /// Puts changed routes in force, on which nothing else depends. The cost depends on their number alone.
+    fn change_routes(
+        &self,
+        state: &mut State,
+        next: &Objects,
+        changed: &[Changed<'_>],
+        by: Author,
+    ) -> Result<Done, Error> {
+        none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
+        let mut ids = state.ids.clone();
+        let routes = route_changes(&state.index, changed);
+        let desired: Desired = recompile(&state.desired, &state.index, &routes, &mut ids);
+        #[cfg(test)]
+        super::tests::is_as_compiled_whole(
+            &desired,
+            (&state.host, &state.index),
+            next,
+            &super::Links {
+                away: state.away.clone(),
+                wires: state.slots.iter().map(|(name, slot)| (name.clone(), slot.link())).collect(),
+            },
+            &ids,
+        );
+        self.commit((&state.desired, &desired), changed, next, (None, Durability::Kernel))?;
+        state.targets.follow(changed);
+        let changes = describe(changed);
+        state.revision = self.note(by, &state.objects, next);
+        (state.objects, state.ids, state.desired) = (next.clone(), ids, desired);
+        self.publish(self.view().after(state));
+        Ok(Done { changes, notes: Vec::new() })
+    }
+}
+
+/// Returns the changed routes, where `before` is what the removed ones refer to.
+pub(super) fn route_changes<'a>(before: &'a Index, changed: &[Changed<'a>]) -> RouteChanges<'a> {
+    let removed = changed.iter().filter_map(|changed| route(changed.old)).collect();
+    let added = changed.iter().filter_map(|changed| route(changed.new)).collect();
+    RouteChanges { before, removed, added }
+}
+
+/// Returns a function that tells whether a route is there before and after a change, and the same.
+pub(super) fn kept<'a>(before: &'a Objects, after: &'a Objects) -> impl Fn(&str, IpNet) -> bool + 'a {
+    move |network, prefix| {
+        let key = route_key(network, prefix);
+        after.get(&key).is_some_and(|new| before.get(&key).is_some_and(|old| std::ptr::eq(old, new)))
+    }
+}
+
+fn route_key(network: &str, prefix: IpNet) -> Key {
+    Key { kind: Kind::Route, network: Some(network.to_owned()), name: prefix.to_string() }
+}
+
+impl Next {
+    /// Checks objects against each other. `places` are the file's objects, with their lines.
+    pub(super) fn checked(host: Arc<Host>, objects: Objects, places: &[&Item]) -> Result<Self, Error> {
+        let ordered = objects.in_order();
+        let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
+        let others = ordered.into_iter().filter(|owned| places.is_empty() || owned.owner != Owner::File);
+        let items: Vec<Item> = places
+            .iter()
+            .map(|item| (*item).clone())
+            .chain(others.map(|owned| Item::from(owned.object.clone())))
+            .collect();
+        none_of(config::check(&index, &items))?;
+        Ok(Self { host, objects, index, scope: Scope::All })
+    }
+
+    /// Checks what a change of the state in force can make wrong.
+    fn after(state: &State, draft: &Draft<'_>, changed: &[Changed<'_>]) -> Result<Self, Error> {
+        let Draft { host, objects, places, has_twins } = draft;
+        let (host, objects) = (host.clone(), objects.clone());
+        if *has_twins || *host != *state.host || !state.leaves_routes(changed, &objects) {
+            return Self::checked(host, objects, places);
+        }
+        let routes: HashSet<&Key> =
+            changed.iter().map(|changed| changed.key).filter(|key| key.kind == Kind::Route).collect();
+        let others = objects.in_order_of(OTHERS);
+        let index = Index::new(&host, others.iter().map(|owned| &owned.object));
+        let is_checked = |object: &Object| object.kind() != Kind::Route || routes.contains(&object.key());
+        let from_file = places.iter().filter(|item| is_checked(&item.object)).map(|item| (*item).clone());
+        let beside = others
+            .into_iter()
+            .chain(changed.iter().filter_map(|c| c.new.filter(|_| c.key.kind == Kind::Route)));
+        let beside = beside.filter(|owned| places.is_empty() || owned.owner != Owner::File);
+        let items: Vec<Item> =
+            from_file.chain(beside.map(|owned| Item::from(owned.object.clone()))).collect();
+        let problems = config::check_beside_routes(&index, &items, &kept(&state.objects, &objects));
+        #[cfg(test)]
+        assert_eq!(
+            problems.is_empty(),
+            Self::checked(host.clone(), objects.clone(), places).is_ok(),
+            "{problems:?}"
+        );
+        none_of(problems)?;
+        Ok(Self { host, objects, index, scope: Scope::BesideRoutes })
+    }
+}
+
+impl State {
+    /// Is true if only routes change and no other object depends on them. A route to a guest on standby gives way while
+    /// the guest is here, so it depends on the guest.
+    fn only_routes_matter(&self, changed: &[Changed<'_>]) -> bool {
+        let is_free = |changed: &Changed<'_>| !route(changed.old).is_some_and(|gone| self.is_needed(gone));
+        !self.standby && changed.iter().all(|changed| changed.key.kind == Kind::Route && is_free(changed))
+    }
+
+    /// Is true if a floating address may need this route.
+    fn is_needed(&self, gone: &Route) -> bool {
+        let network = self.index.networks().get(&gone.network);
+        let vrf = Vrf(network.map_or(0, |network| network.vrf));
+        let (first, last) = ((vrf, gone.prefix.network()), (vrf, gone.prefix.broadcast()));
+        self.desired.floating.range(first..=last).next().is_some()
+    }
+
+    /// Is true if routes that do not change themselves stay right and the same.
+    fn leaves_routes(&self, changed: &[Changed<'_>], next: &Objects) -> bool {
+        let leaves = |changed: &Changed<'_>| {
+            let is_new = changed.old.is_none();
+            let is_target = || self.targets.contains(changed.key);
+            let is_free = |network: &str, addr: IpAddr| next.get(&route_key(network, addr.into())).is_none();
+            match (changed.key.kind, changed.new.map(|new| &new.object)) {
+                (Kind::Route, _) => !route(changed.old).is_some_and(|gone| self.is_needed(gone)),
+                (Kind::Wire, _) => false,
+                (_, Some(Object::Network(network))) => {
+                    is_new && network.gateways.iter().all(|gateway| is_free(&network.name, gateway.addr()))
+                }
+                (Kind::Network, _) => false,
+                (_, Some(Object::Guest(guest))) => {
+                    let mut own = crate::compile::places_of(guest);
+                    !guest.standby
+                        && (is_new || !is_target())
+                        && own.all(|(network, addr)| is_free(network, addr))
+                }
+                (Kind::Guest | Kind::Nexthop, _) => is_new || !is_target(),
+                _ => true,
+            }
+        };
+        !self.standby && changed.iter().all(leaves)
+    }
+}

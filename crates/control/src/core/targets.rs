@@ -1,0 +1,44 @@
+//! Counts the routes that lead to guests, networks and nexthops by name: a change of these changes such routes.
+
+use super::route;
+use crate::owner::Changed;
+use config::{Key, Kind, Route, Target};
+use std::collections::HashMap;
+
+#[derive(Default)]
+pub(super) struct Targets(HashMap<Key, usize>);
+
+impl Targets {
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// Follows a change of objects.
+    pub(super) fn follow(&mut self, changed: &[Changed<'_>]) {
+        for changed in changed.iter().filter(|changed| changed.key.kind == Kind::Route) {
+            for key in route(changed.new).into_iter().flat_map(named) {
+                *self.0.entry(key).or_default() += 1;
+            }
+            for key in route(changed.old).into_iter().flat_map(named) {
+                if let Some(count) = self.0.get_mut(&key) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.0.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn named(route: &Route) -> impl Iterator<Item = Key> {
+    route.to.iter().filter_map(|target| {
+        let (kind, name) = match target {
+            Target::Guest(name) => (Kind::Guest, name),
+            Target::Network(name) => (Kind::Network, name),
+            Target::Nexthop(name) => (Kind::Nexthop, name),
+            Target::Drop | Target::Via(_) | Target::Tunnel(_) => return None,
+        };
+        Some(Key { kind, network: None, name: name.clone() })
+    })
+}
