@@ -79,6 +79,16 @@ impl Objects {
         self.restore(seq, owner, object);
     }
 
+    /// Puts an object as [`Self::put`] does, or the equal one of `others`, which then both have in common.
+    pub(crate) fn put_like(&mut self, others: &Self, owner: Owner, object: Object) {
+        match others.by_key.get_key_value(&object.key()) {
+            Some((key, owned)) if owned.object == object => {
+                self.by_key.insert(key.clone(), owned.clone());
+            }
+            _ => self.put(owner, object),
+        }
+    }
+
     /// Puts a stored object at its stored place.
     pub(crate) fn restore(&mut self, seq: u64, owner: Owner, object: Object) {
         self.next_seq = self.next_seq.max(seq + 1);

@@ -2,14 +2,14 @@
 //! force.
 
 use super::{View, begin_anew, check_host};
-use crate::owner::Owner;
-use config::{Item, Object};
+use crate::owner::{Objects, Owner};
+use config::{Host, Item, Key};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError};
 
 /// Most differing objects to name in a message.
 const NAMED: usize = 3;
@@ -24,8 +24,16 @@ pub struct ConfigFile {
 
 struct Compared {
     file: Identity,
-    view: Weak<View>,
-    difference: Option<String>,
+    text: Result<Parsed, String>,
+}
+
+/// The file's contents, and where a view of the host differs from them.
+struct Parsed {
+    host: Host,
+    objects: Objects,
+    /// The objects of the view that was compared last.
+    seen: Objects,
+    differing: BTreeSet<Key>,
 }
 
 /// Metadata that changes when somebody writes a file or replaces it.
@@ -58,24 +66,23 @@ impl ConfigFile {
         text(self.opened()?.0)
     }
 
-    /// Describes how the running configuration differs from the file; `None` if it does not.
-    pub(crate) fn difference(&self, view: &Arc<View>) -> Option<String> {
+    /// Describes how the running configuration differs from the file; `None` if it does not. The file is read again
+    /// only when it changes, and only what changed in the configuration is compared again.
+    pub(crate) fn difference(&self, view: &View) -> Option<String> {
         let (file, identity) = match self.opened() {
             Ok(opened) => opened,
             Err(e) => return Some(format!("it can't be read: {e}")),
         };
         let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = compared.as_ref().filter(|known| known.file == identity);
-        if let Some(known) = known.filter(|known| std::ptr::eq(known.view.as_ptr(), Arc::as_ptr(view))) {
-            return known.difference.clone();
+        if compared.as_ref().is_none_or(|known| known.file != identity) {
+            let read = text(file).map_err(|e| format!("it can't be read: {e}"));
+            *compared =
+                Some(Compared { file: identity, text: read.and_then(|text| Parsed::of(&text, view)) });
         }
-        let difference = match text(file) {
-            Ok(text) => compare(&text, view),
-            Err(e) => Some(format!("it can't be read: {e}")),
-        };
-        *compared =
-            Some(Compared { file: identity, view: Arc::downgrade(view), difference: difference.clone() });
-        difference
+        match &mut compared.as_mut()?.text {
+            Ok(parsed) => parsed.difference(view),
+            Err(why) => Some(why.clone()),
+        }
     }
 }
 
@@ -92,40 +99,45 @@ pub(super) fn digest(objects: &[Item]) -> String {
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
 }
 
-/// Describes how the configuration in force differs from the text of a file.
-fn compare(text: &str, view: &View) -> Option<String> {
-    let file = match config::parse(text) {
-        Ok(file) => file,
-        Err(problems) => return Some(format!("it is wrong, and was not taken: {problems}")),
-    };
-    let mut names: Vec<String> = Vec::new();
-    if file.host != *view.host {
-        names.push("[host]".to_owned());
-    }
-    let is_in_force =
-        |object: &Object| view.objects.get(&object.key()).is_some_and(|it| it.object == *object);
-    names.extend(
-        file.objects
-            .iter()
-            .filter(|item| !is_in_force(&item.object))
-            .map(|item| item.object.key().to_string()),
-    );
-    let keys: BTreeSet<_> = file.objects.iter().map(|item| item.object.key()).collect();
-    let others = view.objects.in_order().into_iter().filter(|owned| owned.owner == Owner::File);
-    names.extend(
-        others.map(|owned| owned.object.key()).filter(|key| !keys.contains(key)).map(|key| key.to_string()),
-    );
-    match names.len() {
-        0 => return None,
-        1..=NAMED => {}
-        many => {
-            names.truncate(NAMED);
-            names.push(format!("{} more", many - NAMED));
+impl Parsed {
+    /// Reads a file. What is in force as well has no memory of its own.
+    fn of(text: &str, view: &View) -> Result<Self, String> {
+        let wrong = |problems| format!("it is wrong, and was not taken: {problems}");
+        let file = config::parse(text).map_err(wrong)?;
+        let mut objects = Objects::default();
+        let mut differing = BTreeSet::new();
+        for item in file.objects {
+            let key = item.object.key();
+            objects.put_like(&view.objects, Owner::File, item.object);
+            differing.insert(key);
         }
+        Ok(Self { host: file.host, objects, seen: Objects::default(), differing })
     }
-    let what = match check_host(&view.host, &file.host) {
-        Ok(()) => "`viaduct diff` shows how",
-        Err(_) => begin_anew(&view.host, &file.host),
-    };
-    Some(format!("differs from the running configuration in: {}; {what}", names.join(", ")))
+
+    /// Follows the changes since the last view, and describes how this one differs.
+    fn difference(&mut self, view: &View) -> Option<String> {
+        for changed in self.seen.changes_to(&view.objects) {
+            let differs = match (self.objects.get(changed.key), changed.new) {
+                (Some(wanted), Some(is)) => wanted.object != is.object,
+                (Some(_), None) => true,
+                (None, is) => is.is_some_and(|is| is.owner == Owner::File),
+            };
+            if differs {
+                self.differing.insert(changed.key.clone());
+            } else {
+                self.differing.remove(changed.key);
+            }
+        }
+        self.seen = view.objects.clone();
+        let host = (self.host != *view.host).then(|| "[host]".to_owned());
+        let many = self.differing.len() + usize::from(host.is_some());
+        let named = host.into_iter().chain(self.differing.iter().map(Key::to_string)).take(NAMED);
+        let more = many.checked_sub(NAMED).filter(|more| *more > 0).map(|more| format!("{more} more"));
+        let names: Vec<_> = named.chain(more).collect();
+        let what = match check_host(&view.host, &self.host) {
+            Ok(()) => "`viaduct diff` shows how",
+            Err(_) => begin_anew(&view.host, &self.host),
+        };
+        (many > 0).then(|| format!("differs from the running configuration in: {}; {what}", names.join(", ")))
+    }
 }

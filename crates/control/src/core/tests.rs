@@ -637,6 +637,31 @@ fn a_wires_new_address_is_followed() {
 }
 
 #[test]
+fn a_file_that_stays_is_read_once_whatever_changes() {
+    let (dir, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    std::fs::write(file.path(), FILE).unwrap();
+    // All descriptors have one position: who reads again finds nothing.
+    let once = std::fs::File::open(file.path()).unwrap();
+    let config = ConfigFile::new(file.path(), move || once.try_clone());
+    let (store, run_dir) = (Store::open(dir.path()).unwrap(), Path::new("/run/x").into());
+    let ports = Arc::new(FakePorts::new(Log::default()));
+    let parsed = config::parse(FILE).unwrap();
+    let executor = Arc::<FakeExecutor>::default();
+    let core = Core::start(&parsed, config, run_dir, store, executor, ports, None).unwrap();
+    let difference = || core.config().difference(&core.view());
+    assert_eq!(difference(), None);
+    core.add(route()).unwrap();
+    assert_eq!(difference(), None);
+    let keys =
+        [config::parse_objects(VM2).unwrap()[0].key(), core.view().objects.iter().next().unwrap().0.clone()];
+    core.take_file(&format!("{FILE}{VM2}"), false).unwrap();
+    let said = difference().unwrap();
+    assert!(said.contains(&keys[0].to_string()) && !said.contains(&keys[1].to_string()), "{said}");
+    core.take_file(&FILE.replace("t1", "t9"), false).unwrap();
+    assert!(difference().unwrap().contains("guest \"vm1\""));
+}
+
+#[test]
 fn a_port_that_hangs_holds_up_its_own_change_alone() {
     let bench = start(FILE);
     bench.log.hang("t2");
