@@ -1,6 +1,7 @@
 //! Connections of the control socket: limits their number, for each user as well, and closes those of clients that send
 //! nothing. If others need places, the connections go on which no request is under way.
 
+use crate::answers::Held;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::{Request, Response};
 use sockets::{Closing, Places, Untrusted};
@@ -261,7 +262,9 @@ where
         let pending = connection.map(|connection| Pending::new(connection.usage.clone()));
         let answer = self.0.call(request);
         Box::pin(async move {
-            Ok(answer.await?.map(|body| tonic::body::Body::new(Answer { body, _pending: pending })))
+            let mut answer = answer.await?;
+            let held = answer.extensions_mut().remove();
+            Ok(answer.map(|body| tonic::body::Body::new(Answer { body, _held: held, _pending: pending })))
         })
     }
 }
@@ -269,6 +272,8 @@ where
 /// The body of an answer.
 struct Answer {
     body: tonic::body::Body,
+    /// Its memory, if it is long.
+    _held: Option<Arc<Held>>,
     _pending: Option<Pending>,
 }
 

@@ -6,6 +6,7 @@
 //! Must not know: the kind of executor, how ports are opened.
 #![deny(unsafe_code)]
 
+mod answers;
 mod clients;
 mod compile;
 mod core;

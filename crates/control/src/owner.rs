@@ -65,6 +65,10 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<&Owned> {
         self.by_key.get(key).map(|owned| &**owned)
     }

@@ -1,6 +1,7 @@
 //! The daemon's sockets: the API on RUN_DIR/viaduct.sock, its read-only part on RUN_DIR/viaduct-read.sock,
 //! and metrics over HTTP.
 
+use crate::answers::Answers;
 use crate::clients::{Bounds, Clients, Counted};
 use crate::core::Core;
 use crate::metrics;
@@ -193,7 +194,8 @@ pub async fn serve(
         (at(what, unix(listeners.api))?, at(what, listeners.readers.map(unix).transpose())?);
     let scrapes = at(what, listeners.metrics.map(tcp).transpose())?
         .map(|(listener, process)| metrics::serve(core.clone(), process, listener));
-    let service = Service { core: core.clone(), sandbox, missing: listeners.missing };
+    let answers = Answers::default();
+    let service = Service { core: core.clone(), sandbox, missing: listeners.missing, answers };
     let readers = readers.map(|listener| answer(listener, ReadOnly(service.clone()), READING));
     ready();
     let started = core.clone();

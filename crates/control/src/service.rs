@@ -13,6 +13,7 @@ mod tables;
 mod transact;
 mod users;
 
+use crate::answers::{Answers, Held};
 use crate::clients::{Connection, Peer};
 use crate::core::{Author, Core, Done, Error, Operation, Transaction, View};
 use crate::object_change::ObjectChange;
@@ -22,6 +23,7 @@ use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use config::Kind;
 use guest_state::Import;
+use prost::Message;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,6 +44,8 @@ pub(crate) struct Service {
     pub(crate) sandbox: Sandbox,
     /// Problems of sockets of `[host]` that are not served.
     pub(crate) missing: Missing,
+    /// The memory of unread answers.
+    pub(crate) answers: Answers,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
@@ -119,6 +123,18 @@ impl Service {
     }
 }
 
+/// Memory of a listed object, of a table's entry, and of an object in the exported file, bytes, about.
+const OBJECT: usize = 700;
+const ENTRY: usize = 500;
+const EXPORTED: usize = 200;
+
+/// Makes a reply whose memory is given back when the client has read it.
+fn held<T>((reply, held): (T, Arc<Held>)) -> Response<T> {
+    let mut response = Response::new(reply);
+    response.extensions_mut().insert(held);
+    response
+}
+
 /// Changes of a request that are logged one by one.
 const LOGGED: usize = 20;
 
@@ -151,13 +167,24 @@ fn change(c: ObjectChange) -> v1::Change {
     v1::Change { what: c.what.to_owned(), object: c.object, details: c.details }
 }
 
+/// Most bytes of the changes in an answer. Clients by default refuse messages of more than four megabytes, though the
+/// changes were made.
+const LISTED: usize = 2 << 20;
+
 fn changes(view: &View, Done { changes, notes }: Done, warnings: Vec<v1::Warning>) -> v1::Changes {
-    let notes = notes.into_iter().map(|(object, message)| v1::Warning { object, message });
-    v1::Changes {
-        changes: changes.into_iter().map(change).collect(),
-        warnings: notes.chain(warnings).collect(),
-        revision: view.revision,
-    }
+    let (all, mut bytes) = (changes.len(), 0);
+    let fits = |change: &v1::Change| {
+        // With tag and length.
+        bytes += change.encoded_len() + 6;
+        bytes <= LISTED
+    };
+    let changes: Vec<_> = changes.into_iter().map(change).take_while(fits).collect();
+    let more = all
+        .checked_sub(changes.len())
+        .filter(|more| *more > 0)
+        .map(|more| (String::from("answer"), format!("{more} more changes are not listed here")));
+    let notes = notes.into_iter().chain(more).map(|(object, message)| v1::Warning { object, message });
+    v1::Changes { changes, warnings: notes.chain(warnings).collect(), revision: view.revision }
 }
 
 /// Returns the objects of a kind, or of all, that are of a network or of none, in their order.
@@ -174,8 +201,13 @@ fn selected<'a>(view: &'a View, kind: Option<Kind>, network: Option<&str>) -> Ve
     all
 }
 
-fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
+fn objects(
+    view: &View,
+    request: &v1::ObjectsRequest,
+    hold: impl FnOnce(usize) -> Result<Arc<Held>, Status>,
+) -> Result<(v1::ObjectsReply, Arc<Held>), Status> {
     let objects = selected(view, convert::kind(request.kind()), request.network.as_deref());
+    let held = hold(objects.len() * OBJECT)?;
     let mut users = if request.users { users::of_objects(view) } else { HashMap::new() };
     let objects = objects.into_iter().map(|owned| {
         let of = users.remove(&owned.object.key()).unwrap_or_default();
@@ -186,7 +218,7 @@ fn objects(view: &View, request: &v1::ObjectsRequest) -> v1::ObjectsReply {
             user_count: of.count,
         }
     });
-    v1::ObjectsReply { revision: view.revision, objects: objects.collect() }
+    Ok((v1::ObjectsReply { revision: view.revision, objects: objects.collect() }, held))
 }
 
 /// Writes the configuration in force as a file. A comment names the owner of objects that did not come from
@@ -297,18 +329,31 @@ impl Viaduct for Service {
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
+        let (user, answers) = (peer(&request).uid, self.answers.clone());
         let request = request.into_inner();
-        self.blocking(move |core| Ok(objects(&core.view(), &request))).await.map(Response::new)
+        let work = move |core: &Core| objects(&core.view(), &request, |bytes| answers.hold(user, bytes));
+        self.blocking(work).await.map(held)
     }
 
-    async fn export(&self, _: Request<v1::ExportRequest>) -> Reply<v1::ExportReply> {
-        let toml = self.blocking(|core| Ok(export(&core.view()))).await?;
-        Ok(Response::new(v1::ExportReply { toml }))
+    async fn export(&self, request: Request<v1::ExportRequest>) -> Reply<v1::ExportReply> {
+        let (user, answers) = (peer(&request).uid, self.answers.clone());
+        let work = move |core: &Core| {
+            let view = core.view();
+            let held = answers.hold(user, view.objects.len() * EXPORTED)?;
+            Ok((v1::ExportReply { toml: export(&view) }, held))
+        };
+        self.blocking(work).await.map(held)
     }
 
     async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
+        let (user, answers) = (peer(&request).uid, self.answers.clone());
         let request = request.into_inner();
-        self.blocking(move |core| tables::reply(&core.view(), &request)).await.map(Response::new)
+        let work = move |core: &Core| {
+            let view = core.view();
+            let held = answers.hold(user, tables::entries(&view, request.table()) * ENTRY)?;
+            Ok((tables::reply(&view, &request)?, held))
+        };
+        self.blocking(work).await.map(held)
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {

@@ -389,6 +389,7 @@ async fn with_few<F: Future<Output = ()>>(test: impl FnOnce(tempfile::TempDir) -
                 core,
                 sandbox: Sandbox::default(),
                 missing: Missing::default(),
+                answers: Answers::default(),
             }))
             .serve_with_incoming(Clients::new(listener, bounds)),
     );
@@ -454,4 +455,59 @@ async fn workers_that_do_not_follow_are_named() {
         assert_eq!(client.apply(request).await.unwrap().into_inner().warnings, []);
     })
     .await;
+}
+
+/// Returns as many routes as there are numbers.
+fn routes(numbers: std::ops::Range<u32>) -> Vec<v1::Object> {
+    let route = |n: u32| {
+        let target = v1::Target { drop: Some(true), ..v1::Target::default() };
+        let prefix = format!("{}/32", std::net::Ipv4Addr::from_bits(0x0b00_0000 + n));
+        let route = v1::Route { network: "blue".into(), prefix, to: vec![target] };
+        v1::Object { object: Some(v1::object::Object::Route(route)) }
+    };
+    numbers.map(route).collect()
+}
+
+#[tokio::test]
+async fn a_client_that_adds_many_gets_an_answer_that_it_takes() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let count = 90_000;
+        let done = client.add(v1::AddRequest { objects: routes(0..count) }).await.unwrap().into_inner();
+        let more = done.warnings.iter().find(|warning| warning.object == "answer").unwrap();
+        let told = format!("{} more changes", count as usize - done.changes.len());
+        assert!(more.message.starts_with(&told) && done.changes.len() > 10_000, "{more:?}");
+        assert_eq!(client.status(v1::StatusRequest {}).await.unwrap().into_inner().routes, count + 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_are_bounded() {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let core = Core::start(
+        &config::parse(&file()).unwrap(),
+        config_file(state.path(), &file()),
+        dir.path().to_owned(),
+        Store::open(state.path()).unwrap(),
+        Arc::new(FakeExecutor::default()),
+        Arc::new(FakePorts::new(Log::default())),
+        None,
+    );
+    let core = Arc::new(core.unwrap_or_else(|e| panic!("{e}")));
+    let answers = Answers::new(200_000);
+    let service = Service { core, sandbox: Sandbox::default(), missing: Missing::default(), answers };
+    service.add(tonic::Request::new(v1::AddRequest { objects: routes(0..100) })).await.unwrap();
+    let all = || tonic::Request::new(v1::ObjectsRequest { kind: Kind::Route.into(), ..Default::default() });
+    let unread = service.objects(all()).await.unwrap();
+    let export = || service.export(tonic::Request::new(v1::ExportRequest {}));
+    let table = v1::TableRequest { table: TableName::Route.into(), network: None };
+    let refused = [
+        service.objects(all()).await.err().unwrap(),
+        service.table(tonic::Request::new(table.clone())).await.err().unwrap(),
+    ];
+    assert!(refused.iter().all(|status| status.code() == tonic::Code::ResourceExhausted), "{refused:?}");
+    assert!(export().await.is_ok(), "a short one");
+    drop(unread);
+    assert!(service.table(tonic::Request::new(table)).await.is_ok());
 }

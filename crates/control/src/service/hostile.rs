@@ -171,6 +171,7 @@ impl Target {
             core: start(state.path(), &executor),
             sandbox: Sandbox::default(),
             missing: Default::default(),
+            answers: Default::default(),
         };
         Self { service, executor, runtime, state }
     }

@@ -35,6 +35,22 @@ pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::Table
     Ok(reply)
 }
 
+/// Returns the number of entries of a table, of all networks.
+pub(super) fn entries(view: &View, table: TableName) -> usize {
+    let tables = &view.tables;
+    match table {
+        TableName::Unspecified => 0,
+        TableName::Vif => tables.vifs.len(),
+        TableName::Nexthop => tables.nexthops.len(),
+        TableName::Route => tables.routes.len(),
+        TableName::Bridge => tables.macs.len(),
+        TableName::Mpls => tables.mpls.len(),
+        TableName::Vxlan => tables.vxlan.len(),
+        TableName::Rule => tables.rules.len(),
+        TableName::Neighbour => 0,
+    }
+}
+
 fn is_of(only: Option<Vrf>, vrf: Vrf) -> bool {
     only.is_none_or(|only| only == vrf)
 }
