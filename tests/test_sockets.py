@@ -84,6 +84,33 @@ def test_every_byte(world, kind, mode):
     assert matched == 2 if mode else matched <= 2
 
 
+def differ(world, mode, seed, seconds):
+    """Makes random calls at both ends, which must do what the model allows. Returns the connections that were moved."""
+    port, control = next(PORTS), world.host.run_dir / f"differ-{next(NAMES)}"
+    words = lambda container, *more: world.words(container, more, mode) if mode else more
+    before, program = world.sockets()["matched"], RINGS / "differ.py"
+    serve = words(world.a2, program, "serve", port, control)
+    server = world.a2.background(serve, f"server{next(NAMES)}")
+    server.wait_for("ready")
+    call = words(world.a1, program, "call", A2.address, port, control, seed, seconds)
+    world.a1.run(call, timeout=60 + seconds)
+    server.wait_for("done")
+    return world.sockets()["matched"] - before
+
+
+@pytest.mark.parametrize("mode", [None, "eager", "flap"])
+def test_random_calls(world, mode):
+    """On the kernel's TCP, so that the model is right, then by rings, and switching to and fro."""
+    assert (differ(world, mode, 1, 3) > 0) == bool(mode)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["eager", "flap"])
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_more_random_calls(world, mode, seed):
+    differ(world, mode, seed, 60)
+
+
 @pytest.mark.parametrize("fate", FATES)
 def test_fates(world, fate):
     """A connection that has been moved is forked with, given away, or loses its program."""

@@ -22,7 +22,7 @@ const DESCRIPTORS: usize = 1 << 20;
 /// Connections of a set that are looked at.
 const HOT: usize = 4096;
 /// Connections for which a wait spins.
-const SPINS: usize = 16;
+const SPINS: usize = 64;
 /// The kernel is asked in every so-many'th wait, though rings have bytes.
 const TURNS: u32 = 8;
 /// Milliseconds between looks for room, if a bell does not come.
@@ -47,13 +47,17 @@ struct Entry {
     data: u64,
     /// The sender's position when an edge was told.
     told: u64,
+    /// The look that found something last, and where it put the event.
+    look: u32,
+    at: u32,
 }
 
 struct State {
     entries: *mut Entry,
     hot: [c_int; HOT],
     count: usize,
-    turn: u32,
+    /// How often it was looked.
+    looks: u32,
 }
 
 struct Set {
@@ -123,7 +127,7 @@ fn make(epoll: c_int) -> Option<&'static Set> {
     let entries = sys::map(-1, 0, DESCRIPTORS * size_of::<Entry>(), flags)?.cast::<Entry>();
     // SAFETY: the memory is new and large enough, and nobody else has it yet.
     unsafe {
-        (*new).state.renew(State { entries, hot: [0; HOT], count: 0, turn: 0 });
+        (*new).state.renew(State { entries, hot: [0; HOT], count: 0, looks: 0 });
     }
     if at.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // Another thread was faster; this memory is never used again.
@@ -215,9 +219,11 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
     result
 }
 
-/// Looks at what the rings of a set have. Fills `events`; returns how many.
-fn look(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> usize {
-    let Some(mut state) = set.state.take() else { return 0 };
+/// Looks at what the rings of a set have. Fills `events`; returns how many, and the number of this look.
+fn look(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> (usize, u32) {
+    let Some(mut state) = set.state.take() else { return (0, 0) };
+    state.looks = state.looks.wrapping_add(1);
+    let look = state.looks;
     let (mut found, mut at) = (0, 0);
     while at < state.count && found < events.len() {
         let fd = state.hot[at];
@@ -234,6 +240,7 @@ fn look(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> usize {
         let ready = ready(&conn, fd, entry);
         if ready != 0 {
             events[found] = epoll_event { events: ready, u64: entry.data };
+            (entry.look, entry.at) = (look, found as u32);
             found += 1;
             told(set, epoll, fd, entry, ready);
         }
@@ -243,7 +250,7 @@ fn look(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> usize {
         let count = state.count;
         state.hot[..count].rotate_left(at);
     }
-    found
+    (found, look)
 }
 
 /// Takes a connection off the list.
@@ -269,10 +276,17 @@ fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
         }
     }
     let waits = entry.masked || (entry.events & OUT != 0 && conn.waits_out.load(Ordering::Acquire) != 0);
-    if waits && sending::is_writable(conn, fd) != Some(false) {
+    // An event tells of all that is possible.
+    let also = ready != 0 && entry.events & OUT != 0 && !waits;
+    if waits && sending::is_writable(conn, fd) != Some(false) || also && may_send(conn, fd) {
         ready |= entry.events & OUT;
     }
     ready
+}
+
+fn may_send(conn: &Ref, fd: c_int) -> bool {
+    let kernel = || sys::poll(fd, libc::POLLOUT, 0).is_ok_and(|got| got & libc::POLLOUT != 0);
+    sending::is_writable(conn, fd).unwrap_or_else(kernel)
 }
 
 /// Notes that an event was told.
@@ -364,16 +378,23 @@ fn spin(set: &Set) -> bool {
     fresh && polling::spin_on(&of)
 }
 
-/// Corrects what the kernel says. Returns how many events are left.
-fn judge(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> usize {
+/// Corrects what the kernel says, after as many events that a look has found. Returns how many events there are.
+fn judge(set: &Set, epoll: c_int, events: &mut [epoll_event], (found, look): (usize, u32)) -> usize {
     let Some(mut state) = set.state.take() else { return events.len() };
-    let mut kept = 0;
-    for at in 0..events.len() {
+    let mut kept = found;
+    for at in found..events.len() {
         let mut event = events[at];
         if event.u64 & !(DESCRIPTORS as u64 - 1) == TAG {
             let fd = (event.u64 & (DESCRIPTORS as u64 - 1)) as c_int;
             let Some(judged) = judge_one(&mut state, set, epoll, fd, event.events) else { continue };
             event = judged;
+            // The kernel tells of a descriptor once.
+            let earlier =
+                state.entry(fd).filter(|entry| found > 0 && entry.look == look).map(|entry| entry.at);
+            if let Some(earlier) = earlier.and_then(|at| events[..found].get_mut(at as usize)) {
+                earlier.events |= event.events;
+                continue;
+            }
         }
         events[kept] = event;
         kept += 1;
@@ -461,17 +482,13 @@ fn wait(
         unsafe { real::epoll_pwait(epoll, at, count, milliseconds, mask) }
     };
     loop {
-        let found = look(set, epoll, events);
+        let (found, turn) = look(set, epoll, events);
         if found > 0 {
-            let turn = set.state.take().map_or(0, |mut state| {
-                state.turn = state.turn.wrapping_add(1);
-                state.turn
-            });
             if !turn.is_multiple_of(TURNS) || found == events.len() {
                 return found as c_int;
             }
             let n = kernel(&mut events[found..], 0).max(0) as usize;
-            return (found + judge(set, epoll, &mut events[found..found + n])) as c_int;
+            return judge(set, epoll, &mut events[..found + n], (found, turn)) as c_int;
         }
         if left() != Some(0) {
             let hot = set.state.take().is_some_and(|state| state.count > 0);
@@ -480,7 +497,7 @@ fn wait(
                 if n < 0 {
                     return n;
                 }
-                let n = judge(set, epoll, &mut events[..n as usize]);
+                let n = judge(set, epoll, &mut events[..n as usize], (0, 0));
                 if n > 0 {
                     return n as c_int;
                 }
@@ -490,7 +507,8 @@ fn wait(
             }
         }
         let (news, waits_out) = arm(set);
-        if news {
+        // What is on its way by the kernel is news, too: a call that does not wait goes on.
+        if news && left() != Some(0) {
             continue;
         }
         let milliseconds = left().map_or(-1, |left| left.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int);
@@ -499,13 +517,12 @@ fn wait(
         if n < 0 {
             return n;
         }
-        let n = judge(set, epoll, &mut events[..n as usize]);
+        let n = judge(set, epoll, &mut events[..n as usize], (0, 0));
         if n > 0 {
             return n as c_int;
         }
         if left() == Some(0) {
-            let found = look(set, epoll, events);
-            return found as c_int;
+            return look(set, epoll, events).0 as c_int;
         }
     }
 }
