@@ -182,7 +182,7 @@ def test_programs_in_a_guest_find_our_libraries(lab, guest_package, distribution
     clean = chroot.files()
     chroot.install(guest_package)
     assert chroot.run("getent", "group", "rdma").stdout
-    for library in ("libibverbs.so.1", "librdmacm.so.1"):
+    for library in ("libibverbs.so.1", "librdmacm.so.1", "libviaduct-sockets.so.1"):
         path = f"/usr/lib/viaduct-guest/{library}"
         known = [line for line in chroot.run("ldconfig", "-p").stdout.splitlines() if line.split()[0] == library]
         assert known[0].endswith(f"=> {path}"), known

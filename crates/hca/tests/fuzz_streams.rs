@@ -208,6 +208,7 @@ impl World {
                 let window = Uuid([if which.is_multiple_of(8) { a as u8 } else { TRUSTING }; 16]);
                 let opening = match which % 4 {
                     0 => Opening::Ticket { ticket: pick(&self.tickets, c).unwrap_or(Ticket(c)) },
+                    1 => Opening::Sockets { version: VERSION, window, claim: self.claim() },
                     _ => Opening::Program { version: VERSION, window, claim: self.claim() },
                 };
                 connection.send(&opening, &[]).ok()?;
