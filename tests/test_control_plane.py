@@ -138,6 +138,17 @@ def test_a_broken_file_leaves_what_runs_and_the_log_says_why(lab):
 # ------------------------------------------------------------------------------------------------- refused changes
 
 
+def test_a_renamed_guest_does_not_take_a_tap_out_of_its_container(lab):
+    host, (a1, a2) = one_host(lab, "a1", "a2")
+    renamed = host.config.copy()
+    renamed.entry("guest", "a1")["name"] = "z1"
+    file = lab.directory / "renamed.toml"
+    file.write_text(renamed.text())
+    refused = host.call("apply", file, check=False)
+    assert refused.returncode == 1 and "keep its name" in refused.stderr, refused
+    a1.expect_ping(A2.address)
+
+
 def test_a_refused_change_leaves_a_container_its_tap(lab):
     host, (a1, a2) = one_host(lab, "a1", "a2")
     bad = host.config.copy()
@@ -203,6 +214,7 @@ def small_disk(lab):
 
 def test_a_full_disk_refuses_changes_until_it_has_room(lab, small_disk):
     host, (a1, a2) = one_host(lab, "a1", "a2")
+    host.call("rt", "add", "10.8.0.0/16", "--network", "blue", "--to", "drop")
     filler = small_disk / "filler"
     with open(filler, "wb", buffering=0) as file:
         try:
@@ -220,6 +232,8 @@ def test_a_full_disk_refuses_changes_until_it_has_room(lab, small_disk):
             refused = host.call("apply", file, check=False)
             assert refused.returncode == 1 and "No space left" in refused.stderr, refused
         assert not any(row["prefix"].startswith("10.9.") for row in host.viaduct("rt", "--network", "blue"))
+        assert "No space left" in warnings(host)["store"]
+        host.call("rt", "del", "10.8.0.0/16", "--network", "blue")
         assert "No space left" in warnings(host)["store"]
         stream.wait(100)
         filler.unlink()
