@@ -67,7 +67,7 @@ impl Medium for File {
 
     fn reserve(&mut self, end: u64) -> io::Result<()> {
         match fallocate(self, FallocateFlags::KEEP_SIZE, 0, end) {
-            Err(Errno::NOSPC | Errno::DQUOT) => Err(io::ErrorKind::StorageFull.into()),
+            Err(e @ (Errno::NOSPC | Errno::DQUOT)) => Err(e.into()),
             _ => Ok(()),
         }
     }
