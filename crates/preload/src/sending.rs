@@ -145,7 +145,10 @@ fn attempt(
         cursor.advance(n);
         done += n;
     }
-    dir.set_cpu(sys::cpu());
+    // The CPUs of a peer in another machine are others, whatever their numbers.
+    if conn.in_window.load(Ordering::Relaxed) == 0 {
+        dir.set_cpu(sys::cpu());
+    }
     if tx.sender.must_ring(dir) {
         conn.bell(fd);
     }
