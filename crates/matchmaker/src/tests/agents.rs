@@ -108,7 +108,8 @@ fn admit(service: &Service, guest: &str, window: &Arc<Fake>) -> Option<Stream> {
 }
 
 fn offer(stream: &mut Stream, token: u64, own: &str, peer: &str) {
-    let offered = Offered { own: own.parse().unwrap(), peer: peer.parse().unwrap(), namespace: 0, cookie: token };
+    let offered =
+        Offered { own: own.parse().unwrap(), peer: peer.parse().unwrap(), namespace: 0, cookie: token };
     stream.send(&Frame::Said(Message::Offer { token }, Some(offered)).bytes()).unwrap();
 }
 
