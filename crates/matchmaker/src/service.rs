@@ -77,7 +77,7 @@ pub struct Status {
     pub pairs: Vec<PairStatus>,
     /// Offers that wait for another end.
     pub offers: usize,
-    /// What happened since the start.
+    /// Counts since the start.
     pub counters: Counters,
 }
 

@@ -135,7 +135,7 @@ fn a_stale_offer_claims_nothing() {
     let (client, server) = connection_from(port, &listener);
     assert!(b.send(&Message::Offer { token: 2 }.bytes(), Some(server.as_fd())));
     assert_eq!(thief.receive(), Some(Message::Again { token: 1 }));
-    // What he has is another connection.
+    // The thief has another connection by now.
     let (other, _peer) = connection();
     assert!(thief.send(&Message::Offer { token: 1 }.bytes(), Some(other.as_fd())));
     assert_eq!(thief.receive(), Some(Message::Refused { token: 1 }));

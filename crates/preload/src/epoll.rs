@@ -507,7 +507,7 @@ fn wait(
             }
         }
         let (news, waits_out) = arm(set);
-        // What is on its way by the kernel is news, too: a call that does not wait goes on.
+        // Bytes on their way by the kernel are news, too: a call that does not wait goes on.
         if news && left() != Some(0) {
             continue;
         }

@@ -31,7 +31,7 @@ pub fn spin(mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// What to do before a wait sleeps.
+/// The thing to do before a wait sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
     Nothing,
@@ -41,7 +41,7 @@ pub enum Before {
     GiveWay,
 }
 
-/// What came of a wait that did not sleep.
+/// The result of a wait that did not sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
     News,
