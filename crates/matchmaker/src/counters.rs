@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 /// Why an offer is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
-    /// What came along is no established TCP connection.
+    /// No established TCP connection came along.
     NoConnection,
-    /// Its addresses are not those of guests with sockets.
+    /// The addresses are not those of guests with sockets.
     Addresses,
     /// The user or the guest has its share.
     Limit,
@@ -67,7 +67,7 @@ impl Reason {
     }
 }
 
-/// What happened since the daemon started.
+/// Counts since the daemon started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Offers ever made.
