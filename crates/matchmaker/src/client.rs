@@ -140,7 +140,7 @@ impl Client {
         if matches!(&self.line, Line::Agent { .. }) {
             return true;
         }
-        // Of `SK_MEMINFO_*`, which the sandbox allows to ask for, unlike `SIOCOUTQ`.
+        // The sandbox allows to ask for `SK_MEMINFO_*`, unlike `SIOCOUTQ`.
         const SO_MEMINFO: i32 = 55;
         const WMEM_ALLOC: usize = 2;
         option::<[u32; 9]>(&*self.socket, libc::SOL_SOCKET, SO_MEMINFO)
