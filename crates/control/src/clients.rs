@@ -272,7 +272,7 @@ where
 /// The body of an answer.
 struct Answer {
     body: tonic::body::Body,
-    /// Its memory, if it is long.
+    /// The memory of a long answer, which is given back with it.
     _held: Option<Arc<Held>>,
     _pending: Option<Pending>,
 }

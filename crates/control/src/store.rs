@@ -231,7 +231,7 @@ impl Store {
         } else {
             state.append_or_snapshot(&record, durability)
         };
-        // That a removal found room does not mean that others would.
+        // A removal may have found room where others would not.
         if written.is_err() || !record.only_removes() {
             state.note(&self.dir, &written);
         }

@@ -73,7 +73,7 @@ pub(super) struct Needed {
     pub(super) was_fault: bool,
 }
 
-/// What is to be done before the change, without the lock on the state.
+/// A step before the change, made without the lock on the state.
 pub(super) enum Next<'a> {
     Open(Claimed<'a>, Vec<Needed>),
     /// Another change opens some of these.

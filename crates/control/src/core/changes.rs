@@ -41,7 +41,7 @@ pub(super) enum Scope {
     BesideRoutes,
 }
 
-/// What is to be done for a request, as long as the state stays as it is.
+/// The work that a request makes, as long as the state stays as it is.
 pub(super) enum Step<'a> {
     /// Nothing.
     Answer(Done),
@@ -185,7 +185,7 @@ impl Core {
     ) -> Result<Attempt<'a>, Error> {
         let before = state.objects.clone();
         let changed = before.changes_to(&draft.objects);
-        // What is applied waits for the disk, even if nothing changes.
+        // A file that is applied waits for the disk, even if nothing changes.
         if how.durability == Durability::Kernel {
             if changed.is_empty() {
                 return Ok(Attempt::Done(Done::default()));

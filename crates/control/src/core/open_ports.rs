@@ -170,7 +170,7 @@ pub(super) enum OnFailure {
 /// Ports that were opened, or could not be, and are not attached yet, by their names.
 pub(super) type Fresh = BTreeMap<String, (PortSpec, Result<Opened, Unopened>)>;
 
-/// What a change does to a port.
+/// The effect of a change on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Keep,

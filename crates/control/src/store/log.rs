@@ -24,9 +24,9 @@ const AHEAD: u64 = 1 << 20;
 /// The room that a record may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// What the disk has beside what is kept free.
+    /// The disk's space beside the spare room.
     More,
-    /// What is kept free.
+    /// The spare room.
     Spare,
     /// As much more as was lacking last.
     Lacking,
@@ -232,10 +232,13 @@ impl Log {
         put(&mut line, record);
         let need = line.len() as u64;
         match room {
-            Room::More => self.reserve(self.len + need).map_err(|e| {
-                self.lacking = need;
-                e
-            })?,
+            Room::More => {
+                let reserved = self.reserve(self.len + need);
+                if reserved.is_err() {
+                    self.lacking = need;
+                }
+                reserved?;
+            }
             Room::Lacking => self.reserve(self.len + need.max(self.lacking))?,
             Room::Spare => {}
         }

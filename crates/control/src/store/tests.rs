@@ -280,7 +280,7 @@ fn a_full_disk_refuses_what_adds_and_takes_what_removes() {
     let one = objects(&["10.1.0.0/16"]);
     disk.lock().unwrap().space = 0;
     let more = objects(&["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]);
-    // What there is ahead is used up first.
+    // The space ahead is used up first.
     while store.try_save(&more, Durability::Disk).is_ok() {
         store.save(&two, Durability::Disk);
     }
