@@ -134,11 +134,12 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
     if let Some(conn) = get(fd) {
         let value = argument as *mut c_int;
         if request == libc::FIONBIO {
-            // SAFETY: the kernel has read it.
-            conn.nonblocking.store(u32::from(unsafe { *value } != 0), Ordering::Relaxed);
+            // SAFETY: the kernel has read it, wherever it is.
+            let is_on = unsafe { value.read_unaligned() } != 0;
+            conn.nonblocking.store(u32::from(is_on), Ordering::Relaxed);
         } else if let Some(bytes) = receiving::readable_bytes(&conn, fd) {
-            // SAFETY: the kernel has written it.
-            unsafe { *value = bytes.min(c_int::MAX as u64) as c_int };
+            // SAFETY: the kernel has written it, wherever it is.
+            unsafe { value.write_unaligned(bytes.min(c_int::MAX as u64) as c_int) };
         }
     }
     result
