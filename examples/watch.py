@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lists the objects of a host, then prints a line of JSON for each that changes. docs/api.md says how to generate the client.
+"""Lists the objects of a host, then prints a line of JSON for each that changes. docs/api.md says how to generate
+the client.
 
 Usage: watch.py SOCKET
 """

@@ -26,10 +26,11 @@ def revision(host):
 
 
 def test_a_guest_of_the_api_changes_in_its_container(host, lab):
-    host.call("guest", "add", "web", "--kind", "tap", "--device", "tweb", "--mac", "02:00:00:00:00:77", "--address", "10.1.1.77")
+    mac = "02:00:00:00:00:77"
+    host.call("guest", "add", "web", "--kind", "tap", "--device", "tweb", "--mac", mac, "--address", "10.1.1.77")
     inside = lab.namespace("web")
     host.namespace.ip("link set tweb netns", inside.name)
-    inside.ip("link set tweb address 02:00:00:00:00:77")
+    inside.ip("link set tweb address", mac)
     inside.ip("addr add 10.1.1.77/24 dev tweb")
     inside.ip("link set tweb up")
     host.a1.expect_ping("10.1.1.77")

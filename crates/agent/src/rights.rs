@@ -1,4 +1,4 @@
-//! Who may have the window: whoever may open its device. The agent gives it to nobody else.
+//! Rights to the window: the agent gives it only to users who may open its device.
 
 use rustix::fs::{FileType, Stat};
 use std::os::fd::{AsFd, AsRawFd};

@@ -324,8 +324,10 @@ impl Viaduct for Service {
     type WatchStream = Streamed<v1::WatchReply>;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        let (user, answers) = (peer(&request).uid, self.answers.clone());
         let since = request.into_inner().revision;
-        Ok(Response::new(Box::pin(transact::watch(self.core.clone(), since))))
+        let hold = move |bytes| answers.hold(user, bytes);
+        Ok(Response::new(Box::pin(transact::watch(self.core.clone(), since, hold))))
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {

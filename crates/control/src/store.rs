@@ -2,8 +2,8 @@
 //!
 //! A change is a record at the end of a file. It is stored as a whole or not at all, survives the daemon's
 //! death when the write returns, and a power cut when the disk has it. If the disk fails, changes are refused
-//! and nothing else happens; later ones succeed again. On a full disk there is still room for removals. Damage is reported, and costs only the record in which
-//! it is.
+//! and nothing else happens; later ones succeed again. On a full disk there is still room for removals. Damage
+//! is reported, and costs only the record in which it is.
 
 mod frame;
 mod log;

@@ -557,15 +557,15 @@ pub struct RemoveRequest {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TransactRequest {
-    /// What to do, in this order.
+    /// The steps, in this order.
     #[prost(message, repeated, tag = "1")]
     pub operations: ::prost::alloc::vec::Vec<Operation>,
     /// Refuse the request unless the host is at this revision (ObjectsReply, Changes).
     #[prost(uint64, optional, tag = "2")]
     pub expected_revision: ::core::option::Option<u64>,
-    /// A text of the client's choice, 64 bytes at most. Of requests of one user with the same text only the first is carried
-    /// out, and the others get its answer, as long as it is among the last 256: so a client may repeat a request whose
-    /// answer it did not get.
+    /// A text of the client's choice, 64 bytes at most. If a user sends several requests with the same text, the daemon
+    /// carries out the first one, and answers the others likewise (with 100 changes at most). It remembers the last 256. So
+    /// a client may repeat a request whose answer it did not get.
     #[prost(string, tag = "3")]
     pub request_id: ::prost::alloc::string::String,
     /// Also change and remove objects of other owners. They are the API's then.
@@ -632,7 +632,7 @@ pub struct Delete {
     /// The object.
     #[prost(message, optional, tag = "1")]
     pub key: ::core::option::Option<Key>,
-    /// Whether it may be gone already.
+    /// If true, an object that does not exist is no error.
     #[prost(bool, tag = "2")]
     pub allow_missing: bool,
 }
@@ -676,13 +676,13 @@ pub struct Revision {
     /// Its number. Each change has the next one, also after a restart of the daemon.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
-    /// When it was made, seconds since 1970-01-01 UTC.
+    /// The time of the change, seconds since 1970-01-01 UTC.
     #[prost(uint64, tag = "2")]
     pub time: u64,
     /// The user who asked for it, if somebody did.
     #[prost(uint32, optional, tag = "3")]
     pub uid: ::core::option::Option<u32>,
-    /// What was asked for: apply, add, remove, transact, rollback, reload; unconfirmed: a change was undone.
+    /// The request: apply, add, remove, transact, rollback, reload; unconfirmed: the daemon undid a change.
     #[prost(string, tag = "4")]
     pub request: ::prost::alloc::string::String,
     /// Changes, one for each object; the first 100.
@@ -713,7 +713,7 @@ pub struct WatchRequest {
     #[prost(uint64, optional, tag = "1")]
     pub revision: ::core::option::Option<u64>,
 }
-/// What changed up to a revision. A client that reads slowly gets several changes as one.
+/// All changes up to a revision. A client that reads slowly gets several changes as one.
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -2868,8 +2868,8 @@ pub mod viaduct_client {
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Remove"));
             self.inner.unary(req, path, codec).await
         }
-        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest whose rate, MTU, MAC,
-        /// addresses or tables change keeps its port.
+        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
+        /// rate, MTU, MAC or addresses change.
         pub async fn transact(
             &mut self,
             request: impl tonic::IntoRequest<super::TransactRequest>,
@@ -3362,8 +3362,8 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
-        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest whose rate, MTU, MAC,
-        /// addresses or tables change keeps its port.
+        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
+        /// rate, MTU, MAC or addresses change.
         async fn transact(
             &self,
             request: tonic::Request<super::TransactRequest>,

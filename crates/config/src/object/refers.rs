@@ -10,7 +10,7 @@ impl Object {
         let named = |kind: Kind, name: &str| Key { kind, network: None, name: name.to_owned() };
         let network = |name: &str| named(Kind::Network, name);
         let mirror = |name: &str| Tunnel::of_mirror(name).is_none().then(|| named(Kind::Guest, name));
-        let mut keys: Vec<Key> = self.targets().iter().filter_map(target).collect();
+        let mut keys: Vec<Key> = self.targets().iter().filter_map(Target::key).collect();
         keys.extend(self.key().network.as_deref().map(network));
         match self {
             Self::Network(of) => keys.extend(of.wire.as_deref().map(|wire| named(Kind::Wire, wire))),
@@ -56,14 +56,4 @@ impl Object {
             _ => &[],
         }
     }
-}
-
-fn target(target: &Target) -> Option<Key> {
-    let (kind, name) = match target {
-        Target::Guest(name) => (Kind::Guest, name),
-        Target::Network(name) => (Kind::Network, name),
-        Target::Nexthop(name) => (Kind::Nexthop, name),
-        Target::Drop | Target::Via(_) | Target::Tunnel(_) => return None,
-    };
-    Some(Key { kind, network: None, name: name.clone() })
 }

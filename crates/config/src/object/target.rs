@@ -1,6 +1,6 @@
 //! Targets: the `to` of routes, MACs, floods, labels and nexthops.
 
-use super::{Label, Vni};
+use super::{Key, Kind, Label, Vni};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Value, display_some, host_address, names, text};
@@ -215,6 +215,18 @@ fn read_id(r: &Reader<'_>, kind: TunnelKind, label: Option<u32>, vni: Option<u32
 }
 
 impl Target {
+    /// Returns the key of the object that the target names, if it names one.
+    #[must_use]
+    pub fn key(&self) -> Option<Key> {
+        let (kind, name) = match self {
+            Self::Guest(name) => (Kind::Guest, name),
+            Self::Network(name) => (Kind::Network, name),
+            Self::Nexthop(name) => (Kind::Nexthop, name),
+            Self::Drop | Self::Via(_) | Self::Tunnel(_) => return None,
+        };
+        Some(Key { kind, network: None, name: name.clone() })
+    }
+
     /// Returns the guest, if the target is one.
     #[must_use]
     pub fn guest(&self) -> Option<&str> {

@@ -2,7 +2,7 @@
 //! with nothing else.
 
 use super::ahead::{self, Ahead};
-use super::open_ports::{needed, unplugged};
+use super::open_ports::{OnFailure, needed, unplugged};
 use super::transact::may_wait;
 use super::with_file::WithFile;
 use super::{Author, Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
@@ -81,8 +81,8 @@ pub(super) struct Next {
 }
 
 impl Core {
-    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change. With `confirm` it is
-    /// undone after that time.
+    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change. With
+    /// `confirm` the change is undone after that time.
     pub(crate) fn apply(
         &self,
         by: Author,
@@ -166,10 +166,11 @@ impl Core {
         }
     }
 
-    /// Puts objects in force for the daemon itself.
+    /// Puts objects in force for the daemon itself. A port that can't be opened then has a fault, and stops nothing.
     pub(super) fn change_now(&self, state: &mut State, objects: Objects, by: Author) -> Result<Done, Error> {
         let draft = Draft::of(state, objects);
-        match self.attempt(state, &draft, Switching::by(by), None)? {
+        let how = Switching { on_failure: OnFailure::Retry, ..Switching::by(by) };
+        match self.attempt(state, &draft, how, None)? {
             Attempt::Done(done) => Ok(done),
             Attempt::Later(_) => Ok(Done::default()),
         }

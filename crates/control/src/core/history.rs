@@ -11,7 +11,7 @@ use std::time::SystemTime;
 /// forgotten, but never the last one.
 const MOST: (usize, usize) = (100, 200_000);
 
-/// Who asks for a change, and for which.
+/// The process that asks for a change, and the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Author {
     pub(crate) peer: Peer,

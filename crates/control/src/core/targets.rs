@@ -32,13 +32,5 @@ impl Targets {
 }
 
 fn named(route: &Route) -> impl Iterator<Item = Key> {
-    route.to.iter().filter_map(|target| {
-        let (kind, name) = match target {
-            Target::Guest(name) => (Kind::Guest, name),
-            Target::Network(name) => (Kind::Network, name),
-            Target::Nexthop(name) => (Kind::Nexthop, name),
-            Target::Drop | Target::Via(_) | Target::Tunnel(_) => return None,
-        };
-        Some(Key { kind, network: None, name: name.clone() })
-    })
+    route.to.iter().filter_map(Target::key)
 }

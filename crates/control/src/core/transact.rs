@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Requests whose answers are kept for those who repeat them, and the longest text that names one.
 const ANSWERS: usize = 256;
+/// Changes of such an answer that are kept.
+const LISTED: usize = 100;
 const LONGEST_ID: usize = 64;
 /// The longest time that a change may wait for its confirmation.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
@@ -65,7 +67,8 @@ impl Answers {
         if self.0.len() == ANSWERS {
             self.0.pop_front();
         }
-        self.0.push_back((by.peer.uid, id, done.clone()));
+        let (changes, notes) = (done.changes.iter().take(LISTED).cloned().collect(), done.notes.clone());
+        self.0.push_back((by.peer.uid, id, Done { changes, notes }));
     }
 }
 
@@ -207,7 +210,7 @@ pub(super) fn may_wait(state: &State, wait: Option<Duration>) -> Result<(), Erro
 
 /// Carries out one step on `next`.
 fn operate(next: &mut Objects, operation: &Operation, take_over: bool, state: &State) -> Result<(), Error> {
-    let api_s = |old: &Owned| take_over || old.owner == Owner::Api;
+    let may_change = |old: &Owned| take_over || old.owner == Owner::Api;
     match operation {
         Operation::Create(object) => match next.get(&object.key()) {
             Some(old) if old.object == *object => {}
@@ -216,12 +219,12 @@ fn operate(next: &mut Objects, operation: &Operation, take_over: bool, state: &S
         },
         Operation::Put(object) => match next.get(&object.key()) {
             Some(old) if old.object == *object && (old.owner == Owner::Api || !take_over) => {}
-            Some(old) if !api_s(old) => return Err(is_anothers(old, &object.key())),
+            Some(old) if !may_change(old) => return Err(is_anothers(old, &object.key())),
             _ => next.put(Owner::Api, object.clone()),
         },
         Operation::Patch { key, table, fields } => {
             let old = next.get(key).ok_or_else(|| missing(key, state))?;
-            if !api_s(old) {
+            if !may_change(old) {
                 return Err(is_anothers(old, key));
             }
             let (seq, object) = (old.seq, patched(old, table, fields)?);
@@ -238,7 +241,7 @@ fn operate(next: &mut Objects, operation: &Operation, take_over: bool, state: &S
         Operation::Delete { key, allow_missing } => match next.get(key) {
             None if *allow_missing => {}
             None => return Err(missing(key, state)),
-            Some(old) if !api_s(old) => return Err(is_anothers(old, key)),
+            Some(old) if !may_change(old) => return Err(is_anothers(old, key)),
             Some(_) => drop(next.remove(key)),
         },
     }

@@ -1,6 +1,6 @@
 //! Transactions, the last changes, and watching them.
 
-use super::{Author, Core, Operation, Transaction, View, change, convert, tables};
+use super::{Author, Core, ENTRY, Held, Operation, Transaction, View, change, convert, tables};
 use crate::clients::Peer;
 use crate::core::Revision;
 use crate::object_change::describe;
@@ -93,15 +93,24 @@ fn since_1970(time: SystemTime) -> u64 {
 
 /// Tells of changes after a revision. Between two messages nothing is kept for the client: it gets what changed until it
 /// reads on.
-pub(super) fn watch(core: Arc<Core>, since: Option<u64>) -> ReceiverStream<Result<v1::WatchReply, Status>> {
+pub(super) fn watch(
+    core: Arc<Core>,
+    since: Option<u64>,
+    hold: impl Fn(usize) -> Result<Arc<Held>, Status> + Send + 'static,
+) -> ReceiverStream<Result<v1::WatchReply, Status>> {
     let (to, replies) = channel(1);
     let mut news = core.revisions();
-    let mut known = since.unwrap_or_else(|| *news.borrow());
+    let (mut known, mut held) = (since.unwrap_or_else(|| *news.borrow()), None);
     tokio::spawn(async move {
-        // Waits for room before it looks what changed.
+        // Waits for room before it looks what changed. Then the message before was taken.
         while let Ok(room) = to.reserve().await {
+            drop(held.take());
             if *news.borrow_and_update() != known {
                 let reply = reply(&core, known);
+                match hold(reply.differences.len() * ENTRY) {
+                    Ok(memory) => held = Some(memory),
+                    Err(refused) => return room.send(Err(refused)),
+                }
                 known = reply.revision;
                 room.send(Ok(reply));
                 continue;

@@ -93,13 +93,12 @@ fn a_rollback_leads_to_any_state_since_the_start() {
 #[test]
 fn a_change_that_nobody_confirms_is_undone_and_others_stay() {
     let bench = start(FILE);
-    let moment = Some(Duration::from_millis(1));
+    let moment = Some(Duration::ZERO);
     let soon = Transaction { confirm: moment, ..asked(vec![Operation::Put(vm2())]) };
     bench.core.transact(TESTER(), soon.clone()).unwrap();
     bench.core.add(route()).unwrap();
     let waits = bench.core.apply(TESTER(), FILE, false, moment).unwrap_err().to_string();
     assert!(waits.contains("viaduct confirm"), "{waits}");
-    std::thread::sleep(Duration::from_millis(2));
     bench.core.refresh().unwrap();
     assert!(bench.core.unconfirmed().is_none());
     assert!(!bench.keys().iter().any(|key| key.contains("vm2")), "{:?}", bench.keys());
@@ -126,10 +125,22 @@ fn what_depends_on_an_unconfirmed_change_goes_with_it() {
     let create = red.into_iter().map(Operation::Create).collect();
     bench
         .core
-        .transact(TESTER(), Transaction { confirm: Some(Duration::from_millis(1)), ..asked(create) })
+        .transact(TESTER(), Transaction { confirm: Some(Duration::ZERO), ..asked(create) })
         .unwrap();
     bench.core.add(guest).unwrap();
-    std::thread::sleep(Duration::from_millis(2));
     bench.core.refresh().unwrap();
     assert_eq!(bench.keys().len(), 2, "{:?}", bench.keys());
+}
+
+#[test]
+fn a_change_is_undone_though_a_port_does_not_open_again() {
+    let bench = start(FILE);
+    bench.core.add(vec![vm2()]).unwrap();
+    let delete = vec![Operation::Delete { key: vm2().key(), allow_missing: false }];
+    let soon = Transaction { confirm: Some(Duration::ZERO), ..asked(delete) };
+    bench.core.transact(TESTER(), soon).unwrap();
+    bench.log.refuse("t2");
+    bench.core.refresh().unwrap();
+    assert!(bench.keys().iter().any(|key| key.contains("vm2")));
+    assert!(bench.core.view().port("vm2").fault.is_some_and(|fault| fault.contains("no such luck")));
 }
