@@ -123,10 +123,7 @@ fn what_depends_on_an_unconfirmed_change_goes_with_it() {
     let red = config::parse_objects("[[network]]\nname = \"red\"\nvrf = 2\n").unwrap();
     let guest = config::parse_objects(&VM2.replace("blue", "red")).unwrap();
     let create = red.into_iter().map(Operation::Create).collect();
-    bench
-        .core
-        .transact(TESTER(), Transaction { confirm: Some(Duration::ZERO), ..asked(create) })
-        .unwrap();
+    bench.core.transact(TESTER(), Transaction { confirm: Some(Duration::ZERO), ..asked(create) }).unwrap();
     bench.core.add(guest).unwrap();
     bench.core.refresh().unwrap();
     assert_eq!(bench.keys().len(), 2, "{:?}", bench.keys());
