@@ -8,6 +8,7 @@ are made of viaduct.proto (docs/api.md)."""
 
 import sys
 import time
+import uuid
 
 import grpc
 import viaduct_pb2 as api
@@ -25,11 +26,18 @@ def interface(viaduct, name):
     return next(vif for vif in vifs if vif.name == name)
 
 
+def transact(viaduct, **step):
+    """Carries out one step. Whoever gets no answer may repeat the request: its id keeps it from being carried out
+    twice."""
+    request = api.TransactRequest(operations=[api.Operation(**step)], request_id=str(uuid.uuid4()))
+    return viaduct.Transact(request, timeout=10)
+
+
 def main(socket, network, name, address):
     viaduct = connect(socket)
     guest = api.Guest(name=name, network=network, kind="tap", device=name, mac="02:00:00:00:0a:01", addresses=[address])
     try:
-        changes = viaduct.Add(api.AddRequest(objects=[api.Object(guest=guest)]), timeout=10)
+        changes = transact(viaduct, create=api.Object(guest=guest))
     except grpc.RpcError as refused:
         sys.exit(f"{refused.code().name}: {refused.details()}")
     for change in changes.changes:
@@ -40,7 +48,8 @@ def main(socket, network, name, address):
     sys.stdin.readline()
     vif = interface(viaduct, name)
     print(f"{vif.rx_packets} packets from it, {vif.tx_packets} to it")
-    viaduct.Remove(api.RemoveRequest(keys=[api.Key(kind=api.KIND_GUEST, name=name)]), timeout=10)
+    key = api.Key(kind=api.KIND_GUEST, name=name)
+    transact(viaduct, delete=api.Delete(key=key, allow_missing=True))
 
 
 if __name__ == "__main__":

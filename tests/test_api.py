@@ -3,6 +3,7 @@
 import grp
 import os
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -64,6 +65,26 @@ def test_a_refusal_is_one_line(host, stubs):
                           capture_output=True, timeout=PATIENCE, check=False)  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("INVALID_ARGUMENT: ") and "bleu" in done.stderr, done.stderr
+
+
+@pytest.mark.nightly
+def test_a_program_in_go_attaches_a_container(host, tmp_path):
+    there = shutil.copytree(REPOSITORY / "examples/go", tmp_path / "examples/go", ignore=shutil.ignore_patterns("api"))
+    (tmp_path / "crates").symlink_to(REPOSITORY / "crates")
+    commands = next(block for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "go build" in block)
+    subprocess.run(["bash", "-e", "-c", commands], check=True, cwd=there, timeout=600)
+    command = ["ip", "netns", "exec", host.namespace.name, there / "attach", host.run_dir / "viaduct.sock", "blue", "c9",
+               "10.1.1.99"]  # fmt: skip
+    with subprocess.Popen([*map(str, command)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as example:
+        assert example.stdout.readline() == 'add guest "c9"\n'
+        host.viaduct("guest", "set", "a1", "mtu=1400")
+        host.namespace.ip("link set c9 up")
+        lines = [example.stdout.readline() for _ in range(2)]
+        assert any(re.fullmatch(r"revision \d+ KIND_GUEST a1\n", line) for line in lines), lines
+        assert "c9 is up: close the input to remove it\n" in lines
+        example.communicate(timeout=PATIENCE)
+    assert example.returncode == 0
+    assert "c9" not in {guest["name"] for guest in host.viaduct("guest")}
 
 
 def as_nobody(host, *words):

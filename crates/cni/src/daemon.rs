@@ -2,6 +2,7 @@
 
 use crate::error::{Context, Error};
 use api::v1::object::Object as One;
+use api::v1::operation::Operation as Step;
 use api::v1::viaduct_client::ViaductClient;
 use api::v1::{self, Kind, TableName};
 use std::path::Path;
@@ -43,17 +44,25 @@ impl Daemon {
 
     /// Adds a guest. When this returns, the guest and its tap exist.
     pub(crate) fn add(&mut self, guest: v1::Guest) -> Result<(), Error> {
-        let objects = vec![v1::Object { object: Some(One::Guest(guest)) }];
-        self.runtime.block_on(self.client.add(v1::AddRequest { objects })).map_err(refused).map(drop)
+        self.transact(Step::Create(v1::Object { object: Some(One::Guest(guest)) }))
     }
 
     /// Removes a guest, if it exists.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), Error> {
         let key = v1::Key { kind: Kind::Guest.into(), network: None, name: name.to_owned() };
-        match self.runtime.block_on(self.client.remove(v1::RemoveRequest { keys: vec![key] })) {
-            Err(status) if status.code() == Code::NotFound => Ok(()),
-            other => other.map_err(refused).map(drop),
+        self.transact(Step::Delete(v1::Delete { key: Some(key), allow_missing: true }))
+    }
+
+    /// Carries out one step. If the connection breaks, asks once more, because the daemon may just have been replaced:
+    /// what it did is no change then.
+    fn transact(&mut self, step: Step) -> Result<(), Error> {
+        let operations = vec![v1::Operation { operation: Some(step) }];
+        let request = v1::TransactRequest { operations, ..Default::default() };
+        let mut done = self.runtime.block_on(self.client.transact(request.clone()));
+        if done.as_ref().is_err_and(|status| status.code() == Code::Unavailable) {
+            done = self.runtime.block_on(self.client.transact(request));
         }
+        done.map_err(refused).map(drop)
     }
 
     pub(crate) fn guest(&mut self, name: &str) -> Result<Option<v1::Guest>, Error> {
@@ -98,6 +107,9 @@ fn refused(status: Status) -> Error {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
             Error::NoDaemon(format!("viaductd went away: {}", status.message()))
         }
+        Code::Unimplemented => Error::Refused(
+            "it is older than this plug-in; replace it by `systemctl reload viaductd`".to_owned(),
+        ),
         _ => Error::Refused(status.message().to_owned()),
     }
 }

@@ -52,6 +52,9 @@ impl From<tonic::Status> for Failure {
                 Self::NoDaemon(format!("the daemon went away: {}", status.message()))
             }
             tonic::Code::Unavailable => Self::NoDaemon(format!("the daemon went away: {}", status.message())),
+            tonic::Code::Unimplemented => Self::Refused(
+                "the daemon is older than this program; replace it by `systemctl reload viaductd`".to_owned(),
+            ),
             _ => Self::Refused(status.message().to_owned()),
         }
     }

@@ -17,6 +17,7 @@ use crate::client::Failure;
 use crate::input;
 use crate::output::{Column, cell, print_row, print_rows};
 use api::v1::object::Object;
+use api::v1::operation::Operation as Step;
 use api::v1::{self, Kind, TableName};
 use clap::Args;
 use ipnet::IpNet;
@@ -50,10 +51,8 @@ impl Noun<'_> {
                 print_row(found.ok_or_else(|| self.missing(&rows, &key))?, on.json)
             }
             Some(Action::Add(args)) => {
-                let objects = objects(*args)?.into_iter().map(|object| v1::Object { object: Some(object) });
-                let objects = objects.collect();
-                let changes = on.client.add(v1::AddRequest { objects }).await?.into_inner();
-                apply::show(&changes, on.json, "changed")
+                let object = |object| Step::Create(v1::Object { object: Some(object) });
+                transact(on, objects(*args)?.into_iter().map(object)).await
             }
             Some(Action::Set(fields)) => {
                 let request = set::request(self.key(fields.key.clone()), &fields)?;
@@ -61,9 +60,8 @@ impl Noun<'_> {
                 apply::show(&changes, on.json, &apply::done(false, fields.confirm))
             }
             Some(Action::Del(keys)) => {
-                let keys = input::keys(keys)?.into_iter().map(|name| self.key(name)).collect();
-                let changes = on.client.remove(v1::RemoveRequest { keys }).await?.into_inner();
-                apply::show(&changes, on.json, "changed")
+                let keys = input::keys(keys)?.into_iter().map(|name| Some(self.key(name)));
+                transact(on, keys.map(|key| Step::Delete(v1::Delete { key, allow_missing: false }))).await
             }
         }
     }
@@ -87,6 +85,14 @@ impl Noun<'_> {
     fn somewhere(&self) -> String {
         self.network.as_ref().map(|network| format!(" in network \"{network}\"")).unwrap_or_default()
     }
+}
+
+/// Carries out the steps, all or none, and shows what changed.
+async fn transact(on: &mut Context, steps: impl Iterator<Item = Step>) -> Result<(), Failure> {
+    let operations = steps.map(|step| v1::Operation { operation: Some(step) }).collect();
+    let request = v1::TransactRequest { operations, ..Default::default() };
+    let changes = on.client.transact(request).await?.into_inner();
+    apply::show(&changes, on.json, "changed")
 }
 
 async fn table(
