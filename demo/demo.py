@@ -19,6 +19,8 @@ and d.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers inste
 """
 
 import argparse
+import csv
+import json
 import os
 import re
 import signal
@@ -238,6 +240,46 @@ class Demo:
 
         self.say("\n".join(eventually(lines, f"a queue pair with transport {transport}")))
 
+    def sockets(self):
+        with self.step("unmodified programs without the kernel's TCP between them: sim1 -> sim2, `viaduct run`"):
+            rows = [("", "iperf3", "redis GET, 1 client", "redis GET, 20 clients")]
+            for title, with_library in (("by TCP", False), ("by rings in shared memory", True)):
+                client, server = (self.words(guest, with_library) for guest in ("sim1", "sim2"))
+                before = self.a.viaduct("sockets")["matched"]
+                rate = self.iperf3(client, server)
+                rows.append((title, f"{rate / 1e9:.2f} Gbit/s", *self.redis(client, server)))
+                moved = self.a.viaduct("sockets")["matched"] - before
+                # Of each program one connection at least; iperf3 also has one that says little.
+                if (moved > 20) != with_library:
+                    raise Failed(f"{title}: {moved} connections were moved")
+            self.say(f"viaduct sockets: {moved} connections were moved to rings")
+            for title, *figures in rows:
+                self.say(f"{title:<30}" + "".join(f"{figure:>24}" for figure in figures))
+
+    def words(self, guest, with_library):
+        """Returns a function that runs a command of a guest: `run` or `background`, with its words."""
+        run = [binary("viaduct"), "--run-dir", self.a.run_dir, "run", "--guest", guest, "--"] if with_library else []
+        return lambda how, *words: getattr(self.guests[guest], how)([*run, *words])
+
+    def iperf3(self, client, server, port=5203):
+        """Returns the rate of one connection in bit/s."""
+        listener = server("background", "iperf3", "-s", "-1", "-p", port, "--forceflush")
+        listener.wait_for("listening")
+        said = client("run", "iperf3", "-c", SIM2, "-p", port, "-J", "-t", 1).stdout
+        listener.stop()
+        return json.loads(said)["end"]["sum_received"]["bits_per_second"]
+
+    def redis(self, client, server, port=6379):
+        """Returns the GET requests a second, with one client and with many."""
+        words = ["redis-server", "--port", port, "--bind", SIM2, "--save", "", "--protected-mode", "no"]
+        listener = server("background", *words)
+        listener.wait_for("eady to accept")
+        ask = ["redis-benchmark", "-h", SIM2, "-p", port, "-t", "get", "--csv"]
+        answers = [client("run", *ask, "-c", clients, "-n", 5000 * clients // 2 + 2500).stdout for clients in (1, 20)]
+        listener.stop()
+        rates = (next(row["rps"] for row in csv.DictReader(said.splitlines())) for said in answers)
+        return [f"{float(rate):,.0f}/s" for rate in rates]
+
     def verbs_in_a_machine(self):
         with self.step("verbs inside a virtual machine, node, by windows of memory: with the container sim1"):
             if not self.machines:
@@ -412,6 +454,7 @@ class Demo:
         self.floating_address()
         self.throughput()
         self.verbs()
+        self.sockets()
         self.verbs_in_a_machine()
         self.restart()
         if self.machines:
