@@ -29,13 +29,14 @@ MEGABYTE = 1 << 20
 class World:
     """A host with two containers, a1 and a2, whose programs may share memory."""
 
-    def __init__(self, lab, trust="t", rules=(), metrics=None, **keys):
+    def __init__(self, lab, trust="t", rules=(), metrics=None, extend=lambda config: None, **keys):
         sockets = {"sockets": True, "rdma_trust": trust} if trust else {"sockets": True}
         config = host_config("a", {guest: {**tap(guest), **sockets, **keys} for guest in ("a1", "a2")}, wire=False)
         if metrics:
             config.host["metrics"] = metrics
         for priority, action, matches in rules:
             config.rule("blue", priority, action, **matches)
+        extend(config)
         self.host = lab.host(config)
         self.a1, self.a2 = (lab.container(self.host, guest) for guest in ("a1", "a2"))
 
@@ -61,11 +62,11 @@ class World:
     def guests(self):
         return json.loads(self.host.call("--json", "sockets", "--guests").stdout)
 
-    def talk(self, kind="block", length=4 * MEGABYTE, count=2, **options):
+    def talk(self, kind="block", length=4 * MEGABYTE, count=2, address=A2.address, **options):
         """Runs both ends; returns what the daemon counted meanwhile."""
         port, before = next(PORTS), self.sockets()["matched"]
         server = self.start(self.a2, [RINGS / "talk.py", "serve", port, kind, length, count], **options)
-        self.run(self.a1, [RINGS / "talk.py", "call", A2.address, port, kind, length, count], **options)
+        self.run(self.a1, [RINGS / "talk.py", "call", address, port, kind, length, count], **options)
         server.wait_for("done")
         return self.sockets()["matched"] - before
 
@@ -229,6 +230,34 @@ def test_where_memory_is_not_allowed(lab, keys):
     world = World(lab, **keys)
     assert world.talk() == 0
     assert world.sockets()["refused"] > 0
+
+
+def test_floating_addresses(lab):
+    """A connection to a floating address is recognised, also if its source is translated. One from outside the host
+    stays with TCP."""
+
+    def extend(config):
+        config.add("wire", name="ext0", driver="af-packet", device="ext0")
+        config.add("network", name="public", vrf=3, gateways=["203.0.113.254/24"], wire="ext0")
+        config.add("route", network="blue", prefix="0.0.0.0/0", to={"network": "public"})
+        config.add("nat", network="blue", inside=A2.address, outside="203.0.113.8", outside_network="public")
+
+    lab.plug("a", "ext0", mtu=1500, fabric="outside")
+    outside = lab.plug("c", "ext0", mtu=1500, fabric="outside")
+    outside.ip("addr add 203.0.113.1/24 dev ext0")
+    world = World(lab, extend=extend)
+    assert world.talk(mode="eager", address="203.0.113.8") == 2
+    config = world.host.config
+    config.add("nat", network="blue", inside=A1.address, outside="203.0.113.7", outside_network="public")
+    world.host.apply(config)
+    assert world.talk(mode="flap", address="203.0.113.8") == 2
+    assert world.talk(mode="eager") == 2
+    port, before = next(PORTS), world.sockets()
+    server = world.start(world.a2, [RINGS / "talk.py", "serve", port, "block", MEGABYTE, 1])
+    outside.run([RINGS / "talk.py", "call", "203.0.113.8", port, "block", MEGABYTE, 1], timeout=120)
+    server.wait_for("done")
+    after = world.sockets()
+    assert after["matched"] == before["matched"] and after["refused"] > before["refused"]
 
 
 def test_metrics(lab):

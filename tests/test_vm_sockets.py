@@ -1,5 +1,6 @@
 """Sockets at memory speed in virtual machines: unmodified programs in stock Debian kernels whose connections go by rings
-in the window that the machines have in common. In each, an agent passes on what programs offer."""
+in the window that the machines have in common, with each other and with a container. In each, an agent passes on what
+programs offer."""
 
 import itertools
 import json
@@ -9,7 +10,7 @@ import pytest
 
 from lab import eventually
 from lab.host import REPOSITORY, binary
-from lab.topology import host_config, vhost
+from lab.topology import host_config, tap, vhost
 from lab.verbs_vm import VerbsVm
 
 # The first test waits for the machines, which may be translated.
@@ -30,12 +31,16 @@ PAUSED = 'until [ -e "$0" ]; do sleep 0.2; done | "$@"'
 
 
 class World:
-    """A host with two machines that trust each other, and an agent in each."""
+    """A host with two machines and a container that trust each other, and an agent in each machine."""
 
     def __init__(self, lab):
-        shared = {"window_mb": 64, "rdma_trust": "job", "sockets": True}
-        config = host_config("a", {name: vhost(name, rdma=name, **shared) for name in ("a1", "a2")}, wire=False)
+        trusting = {"rdma_trust": "job", "sockets": True}
+        machine = lambda name: vhost(name, rdma=name, window_mb=64, **trusting)
+        config = host_config("a", {name: machine(name) for name in ("a1", "a2")}, wire=False)
+        place = {"network": "blue", "mac": "02:00:00:00:01:05", "addresses": ["10.1.1.5"], "label": 105}
+        config.add("guest", name="c1", **place, **tap("c1"), rdma="c1", **trusting)
         self.host = lab.host(config)
+        self.container = lab.container(self.host, "c1")
         self.vms = [lab.vm(self.host, name, VerbsVm) for name in ("a1", "a2")]
         for vm in self.vms:
             vm.boot()
@@ -52,6 +57,25 @@ class World:
         environment = {**LIBRARY, "LD_PRELOAD": binary(LIBRARY["LD_PRELOAD"]), **environment}
         prefix = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"] if user else []
         return vm.programs.start([*prefix, *words], **environment)
+
+    def beside(self, words, user=None, **environment):
+        """Starts a program of the container."""
+        settings = [f"{key}={value}" for key, value in environment.items()]
+        run = [binary("viaduct"), "--run-dir", self.host.run_dir, "run", "--guest", "c1", "--"]
+        prefix = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"] if user else []
+        return self.container.background(["env", *settings, *prefix, *run, *words], f"beside-{next(PORTS)}")
+
+    def call_from_container(self, user=None):
+        """Has a program of the container talk with one of a machine; returns how many connections were moved."""
+        vm, port, before = self.vms[0], next(PORTS), self.sockets()["matched"]
+        words = [port, "block", MEGABYTE, 2]
+        server = self.start(vm, [RINGS / "talk.py", "serve", *words], **EAGER)
+        eventually(lambda: vm.programs.listens(port), f"a listener: {server.describe()}")
+        client = self.beside([RINGS / "talk.py", "call", vm.programs.address, *words], user, **EAGER)
+        client.wait_for("done")
+        server.wait(120)
+        assert "done" in server.text(), server.describe()
+        return self.sockets()["matched"] - before
 
     def sockets(self):
         return json.loads(self.host.call("--json", "sockets").stdout)
@@ -140,6 +164,22 @@ def test_connections_are_moved_and_return(world):
 def agents(world):
     world.start_agents()
     return world
+
+
+def test_a_container_and_a_machine(agents):
+    """They share a piece of the window, which is free after both have ended, however the container's program does. Users
+    of the container who can't map the window stay with TCP."""
+    eventually(lambda: agents.call_from_container() == 2, "connections are moved")
+    agents.expect_clean()
+    assert agents.call_from_container(user=65534) == 0
+    vm, port = agents.vms[0], next(PORTS)
+    server = agents.beside([RINGS / "talk.py", "serve", port, "block", 1 << 40, 1], **EAGER)
+    server.wait_for("ready")
+    client = agents.start(vm, [RINGS / "talk.py", "call", "10.1.1.5", port, "block", 1 << 40, 1], **EAGER)
+    eventually(lambda: any(pair["sent"] > 0 for pair in agents.sockets()["pairs"]), "bytes go by rings")
+    server.stop(signal.SIGKILL)
+    client.wait(120)
+    agents.expect_clean()
 
 
 @pytest.mark.nightly

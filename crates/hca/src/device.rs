@@ -167,6 +167,7 @@ impl Device {
         let (listener, file) = sockets.listen(place, SocketType::SEQPACKET, BACKLOG)?;
         let (stop, listener) = (eventfd(0, EventfdFlags::CLOEXEC)?, Arc::new(Listener::from(listener)));
         let adapter = fabric.adapter(spec);
+        place.owner.iter().for_each(|(user, _)| adapter.set_user(*user));
         let inbox = Arc::new(Inbox::new(adapter.budget.clone())?);
         inbox.open();
         fabric.place(&adapter);

@@ -7,6 +7,7 @@ use crate::receive::receive;
 use crate::window::Window;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use seqpacket::Connection;
 use sockets::Untrusted;
 use sockring::Message;
@@ -67,6 +68,15 @@ pub struct Client {
     pub offers: BTreeMap<u64, Key>,
     /// Requests that it may make until the next turn of the clock.
     pub credit: u32,
+    /// The window that it has for pairs with programs of virtual machines, if it is on this kernel.
+    pub lent: Option<Lent>,
+}
+
+/// A window that a program of this kernel can map.
+pub struct Lent {
+    pub window: Arc<dyn Window>,
+    /// The process, until whose end the program may use what it has mapped.
+    pub process: OwnedFd,
 }
 
 /// Returns half of what others leave of a number.
@@ -127,6 +137,17 @@ impl Client {
             Line::Here(_) => None,
             Line::Agent { window, .. } => Some(window),
         }
+    }
+
+    /// Lends a program of this kernel the window of a virtual machine. `None`: it can't have it.
+    pub fn borrow(&mut self, of: &Arc<dyn Window>) -> Option<Arc<dyn Window>> {
+        if let Some(lent) = self.lent.as_ref().filter(|lent| lent.window.id() == of.id()) {
+            return Some(lent.window.clone());
+        }
+        let process = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        let window = of.lend(&self.guest, self.user, self.pid)?;
+        self.lent = Some(Lent { window: window.clone(), process });
+        Some(window)
     }
 
     /// Returns whether the program has no memory of pairs any more once this ends.

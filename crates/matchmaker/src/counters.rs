@@ -62,7 +62,7 @@ impl Reason {
         match self {
             Self::Guest => "the guest has no sockets",
             Self::Tables => "a rule, a mirror, a rate or a capture",
-            Self::Agent => "the agent or its machine is gone",
+            Self::Agent => "a program has left, or the agent of its machine",
         }
     }
 }

@@ -38,8 +38,8 @@ use std::net::SocketAddr;
 
 /// The tables, as far as they are about connections between guests.
 pub trait Ways: Send + Sync {
-    /// Returns a connection of a guest by inside addresses, the guest's own end first. `None`: it stays with TCP, as one
-    /// whose addresses NAT changes does.
+    /// Returns a connection of a guest by inside addresses, the guest's own end first; `own` and `peer` are its addresses
+    /// as the guest has them. `None`: it stays with TCP.
     fn inside(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key>;
     /// Returns whether the programs of two guests may share memory for a connection, whose first end is the first
     /// guest's: all that the vRouter would do with its packets is to deliver them.

@@ -25,13 +25,17 @@ pub struct Key {
     pub own: End,
     /// The other end.
     pub peer: End,
+    /// The address of this end as the other one sees it, and that of the other one as this end sees it: inside addresses
+    /// unless there is NAT between the ends.
+    pub seen: [IpAddr; 2],
 }
 
 impl Key {
     /// Returns the connection from the other end.
     #[must_use]
     pub const fn reverse(self) -> Self {
-        Self { within: self.within, own: self.peer, peer: self.own }
+        let [own, peer] = self.seen;
+        Self { within: self.within, own: self.peer, peer: self.own, seen: [peer, own] }
     }
 }
 
@@ -77,7 +81,8 @@ impl Offered {
 
     pub(crate) fn within(&self) -> Key {
         let end = |of: SocketAddr| End { vrf: 0, addr: of.ip(), port: of.port() };
-        Key { within: Some(self.namespace), own: end(self.own), peer: end(self.peer) }
+        let seen = [self.own.ip(), self.peer.ip()];
+        Key { within: Some(self.namespace), own: end(self.own), peer: end(self.peer), seen }
     }
 }
 

@@ -133,6 +133,11 @@ impl Pair {
         (a.max(b) > 0).then_some((a, b))
     }
 
+    /// Returns whether its memory is of a window, where others get it once nobody has the pair any more.
+    pub const fn is_in_window(&self) -> bool {
+        matches!(self.memory, Memory::Window(_))
+    }
+
     /// Returns whether both ends were asked to return to TCP.
     pub const fn is_returned(&self) -> bool {
         self.returned.is_some()

@@ -99,12 +99,28 @@ struct State {
     /// Offers and pairs of each user of a guest.
     held: HashMap<(String, u32), usize>,
     closers: Closers,
+    /// Programs that have left, and may still use memory of a window.
+    ending: Vec<Ending>,
     counters: Counters,
     wanted: Vec<GuestSpec>,
     /// Makes sockets; `None` before any are wanted.
     maker: Option<Arc<dyn Sockets>>,
     /// Guests whose sockets can't be opened, with the reasons. It is tried again.
     problems: BTreeMap<String, String>,
+}
+
+/// A program of this kernel that has left, and may use memory of a window until its process ends.
+struct Ending {
+    program: u64,
+    process: OwnedFd,
+    /// Whether the clock has found it alive since.
+    is_late: bool,
+}
+
+impl Ending {
+    fn is_over(&self) -> bool {
+        poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
+    }
 }
 
 struct Shared {
@@ -298,9 +314,32 @@ impl State {
                 window.clone().later(Box::new(move || window.lose()));
             }
         }
+        let is_lent = client.lent.is_some();
+        self.all_gone(program, |pair| !is_lent || !pair.is_in_window());
+        if let Some(lent) = client.lent.filter(|_| self.pairs.values().any(|pair| pair.has(program))) {
+            self.ending.push(Ending { program, process: lent.process, is_late: false });
+        }
+    }
+
+    /// Notes that a program has let go of those of its pairs.
+    fn all_gone(&mut self, program: u64, which: impl Fn(&Pair) -> bool) {
+        let its = |pair: &Pair| pair.has(program) && which(pair);
         let pairs: Vec<u64> =
-            self.pairs.iter().filter(|(_, pair)| pair.has(program)).map(|(number, _)| *number).collect();
+            self.pairs.iter().filter(|(_, pair)| its(pair)).map(|(number, _)| *number).collect();
         pairs.into_iter().for_each(|pair| self.gone(program, pair, None));
+    }
+
+    /// Looks which programs have ended that may use memory of a window. Those that have not return to TCP.
+    fn end_processes(&mut self, shared: &Arc<Shared>) {
+        let (over, mut alive): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.ending).into_iter().partition(Ending::is_over);
+        over.iter().for_each(|ending| self.all_gone(ending.program, |_| true));
+        for ending in alive.iter_mut().filter(|ending| !ending.is_late) {
+            ending.is_late = true;
+            self.return_pairs(shared, Reason::Agent, |pair| pair.has(ending.program));
+        }
+        alive.retain(|ending| self.pairs.values().any(|pair| pair.has(ending.program)));
+        self.ending = alive;
     }
 
     fn gone(&mut self, program: u64, number: u64, token: Option<u64>) {
@@ -369,7 +408,7 @@ impl State {
             return false;
         }
         let (guest, offers) = (guest.to_owned(), BTreeMap::new());
-        let client = Client { socket, line, guest, user, pid, offers, credit: CREDIT };
+        let client = Client { socket, line, guest, user, pid, offers, credit: CREDIT, lent: None };
         self.next += 1;
         self.clients.insert(self.next, client);
         true
@@ -492,12 +531,8 @@ impl State {
 
     /// Makes a pair of two offers, if they may share memory.
     fn unite(&mut self, key: Key, (own, other): (Waiting, Waiting), shared: &Arc<Shared>) {
+        let windows = self.windows([own.program, other.program]);
         let [Some(a), Some(b)] = [own, other].map(|end| self.clients.get(&end.program)) else { return };
-        let windows = match [a, b].map(Client::window) {
-            [None, None] => Some(None),
-            [Some(a), Some(b)] if a.id() == b.id() => Some(Some([a.clone(), b.clone()])),
-            _ => None,
-        };
         let is_allowed = key.within.is_some() || shared.ways.may_share((&a.guest, &b.guest), &key);
         let (true, Some(windows), true) = (is_allowed, windows, a.reads() && b.reads()) else {
             let reads = a.reads() && b.reads();
@@ -512,11 +547,27 @@ impl State {
         }
         match windows {
             None => match Header::new() {
-                Ok((header, file)) => self.pair(key, parties, Memory::File(header), Some(&file), shared),
+                Ok((header, file)) => {
+                    self.pair(key, parties, Memory::File(header), [(Some(file.as_fd()), 0); 2], shared);
+                }
                 Err(_) => self.part(&parties, shared),
             },
             Some(windows) => self.pair_later(key, parties, windows, shared),
         }
+    }
+
+    /// Returns the windows in which two programs can have memory in common; none inside if both are of this kernel.
+    fn windows(&mut self, programs: [u64; 2]) -> Option<Option<[Arc<dyn Window>; 2]>> {
+        let window = |program| self.clients.get(&program).and_then(|client| client.window().cloned());
+        Some(Some(match programs.map(window) {
+            [None, None] => return Some(None),
+            [Some(a), Some(b)] => (a.id() == b.id()).then_some([a, b])?,
+            [None, Some(b)] => [self.clients.get_mut(&programs[0])?.borrow(&b)?, b],
+            [Some(a), None] => {
+                let b = self.clients.get_mut(&programs[1])?.borrow(&a)?;
+                [a, b]
+            }
+        }))
     }
 
     /// Refuses both ends, for which there is no memory.
@@ -534,19 +585,17 @@ impl State {
         key: Key,
         parties: [Party; 2],
         memory: Memory,
-        file: Option<&OwnedFd>,
+        given: [(Option<BorrowedFd<'_>>, u64); 2],
         shared: &Arc<Shared>,
     ) {
         let ends: Vec<_> = parties.iter().flat_map(|party| party.programs.clone()).collect();
-        let offset = if let Memory::Window(piece) = &memory { piece.offset() } else { 0 };
         self.next_pair += 1;
         self.counters.matched += 1;
         let pair = self.next_pair;
         self.pairs.insert(pair, Pair::new(key, parties, memory));
-        let descriptors: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
-        for (side, (program, token)) in ends.into_iter().enumerate() {
+        for (side, ((program, token), (descriptor, offset))) in ends.into_iter().zip(given).enumerate() {
             let matched = Message::Matched { token, pair, second: side == 1, offset };
-            self.tell(program, matched, &descriptors, shared);
+            self.tell(program, matched, descriptor.as_slice(), shared);
         }
     }
 
@@ -567,7 +616,14 @@ impl State {
             let is_here = |party: &Party| state.clients.contains_key(&party.programs[0].0);
             match memory {
                 Some(memory) if parties.iter().all(is_here) => {
-                    state.pair(key, parties, Memory::Window(memory), None, &shared);
+                    let offset = memory.offset();
+                    let given = [0, 1].map(|at| {
+                        // A program in a machine has its window already.
+                        let is_lent = state.is_lent(parties[at].programs[0].0);
+                        let (file, base) = windows[at].file();
+                        if is_lent { (Some(file), base + offset) } else { (None, offset) }
+                    });
+                    state.pair(key, parties, Memory::Window(memory), given, &shared);
                 }
                 unused => {
                     unused.iter().for_each(InWindow::free);
@@ -575,6 +631,10 @@ impl State {
                 }
             }
         }));
+    }
+
+    fn is_lent(&self, program: u64) -> bool {
+        self.clients.get(&program).is_some_and(|client| client.window().is_none())
     }
 
     fn poke(&mut self, program: u64, pair: u64, shared: &Arc<Shared>) {
@@ -604,7 +664,8 @@ impl State {
         }
     }
 
-    fn tick(&mut self, shared: &Shared, turn: u32) {
+    fn tick(&mut self, shared: &Arc<Shared>, turn: u32) {
+        self.end_processes(shared);
         self.clients.values_mut().for_each(|client| client.credit = CREDIT);
         self.closers.tidy(self.clients.values().map(|client| (&*client.guest, client.user)));
         if self.open.len() < self.wanted.iter().filter(|spec| spec.socket.is_some()).count() {

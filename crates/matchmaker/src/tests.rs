@@ -19,7 +19,7 @@ struct Everything;
 impl Ways for Everything {
     fn inside(&self, _: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
         let end = |of: SocketAddr| End { vrf: 1, addr: of.ip(), port: of.port() };
-        Some(Key { within: None, own: end(own), peer: end(peer) })
+        Some(Key { within: None, own: end(own), peer: end(peer), seen: [own.ip(), peer.ip()] })
     }
 
     fn may_share(&self, _: (&str, &str), _: &Key) -> bool {

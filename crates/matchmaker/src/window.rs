@@ -1,7 +1,9 @@
-//! Memory of pairs in virtual machines: pieces of a window, which the machines of a trust have in common. Whoever may
-//! write the window's file can keep those waiting who touch it, so that only the window's own thread does.
+//! Memory of pairs in virtual machines: pieces of a window, which the machines of a trust have in common, and which its
+//! containers can map. Whoever may write the window's file can keep those waiting who touch it, so that only the window's
+//! own thread does.
 
 use sockring::{BYTES, Direction, Link, Side};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,10 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A piece of work of a window's thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// The window in which a program of a virtual machine can have memory, as its agent has proved.
+/// The window in which a program can have memory. Of a program of a virtual machine its agent has proved that.
 pub trait Window: Send + Sync {
     /// Identifies the window.
     fn id(&self) -> [u8; 16];
+    /// Returns the same window for a program of a container. `None`: the program can't have it.
+    fn lend(&self, guest: &str, user: u32, pid: i32) -> Option<Arc<dyn Window>>;
+    /// Returns the window's file, and where the memory begins there, for a program of this kernel.
+    fn file(&self) -> (BorrowedFd<'_>, u64);
     /// Has the window's thread do something. Without a thread it is dropped.
     fn later(&self, job: Job);
     /// Notes that the program gets memory in which others write. Returns whether it may. For the window's thread.

@@ -8,7 +8,7 @@ use control::SocketsSpec;
 use engine::Engine;
 use hca::SocketsService;
 use matchmaker::{End, GuestSpec, Key, Limits, Service, Ways};
-use model::{FlowKey, GATEWAY_MAC, PacketView, Verdict, VifId, Vrf};
+use model::{Decision, FlowKey, Forward, GATEWAY_MAC, Nat, PacketView, Verdict, VifId, Vrf};
 use packet::{Ethernet, Fragment, Headers, Ip, L3, L4, Mac, proto};
 use sockets::Sockets;
 use std::net::{IpAddr, SocketAddr};
@@ -96,12 +96,25 @@ impl Matchmaker {
 
 impl Ways for Tables {
     fn inside(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
-        let specs = &lock(&self.specs).guests;
+        let known = lock(&self.specs);
+        let specs = &known.guests;
         let its = specs.iter().find(|spec| spec.guest == guest && spec.addresses.contains(&own.ip()))?;
-        // Addresses that are translated are those of no guest of the network; such connections stay with TCP.
-        specs.iter().find(|spec| spec.vrf == its.vrf && spec.addresses.contains(&peer.ip()))?;
-        let end = |of: SocketAddr| End { vrf: its.vrf.0, addr: of.ip(), port: of.port() };
-        Some(Key { within: None, own: end(own), peer: end(peer) })
+        let end = |spec: &SocketsSpec, addr: IpAddr, port: u16| End { vrf: spec.vrf.0, addr, port };
+        let own_end = end(its, own.ip(), own.port());
+        let key = |spec: &SocketsSpec, addr, shown| Key {
+            within: None,
+            own: own_end,
+            peer: end(spec, addr, peer.port()),
+            seen: [shown, peer.ip()],
+        };
+        if let Some(spec) = specs.iter().find(|spec| spec.vrf == its.vrf && spec.addresses.contains(&peer.ip())) {
+            return Some(key(spec, peer.ip(), own.ip()));
+        }
+        let engine = self.engine.upgrade()?;
+        let there = translated(&engine, its, own, peer)?;
+        let spec = specs.iter().find(|spec| spec.vif == there.port)?;
+        let addr = there.nat.dst.filter(|inside| spec.addresses.contains(inside))?;
+        Some(key(spec, addr, there.nat.src.unwrap_or(own.ip())))
     }
 
     fn may_share(&self, (a, b): (&str, &str), key: &Key) -> bool {
@@ -136,25 +149,43 @@ impl Ways for Tables {
     }
 }
 
-/// Returns whether workers would do nothing but deliver the segments of one direction.
+/// Returns what workers would do with a segment from a guest to an address that is no guest's of its network, if they
+/// would send it somewhere on this host: NAT says whose it is.
+fn translated(engine: &Engine, from: &SocketsSpec, own: SocketAddr, peer: SocketAddr) -> Option<Forward> {
+    match decide(engine, from, GATEWAY_MAC, (own, peer)).verdict {
+        Verdict::Forward(forward) if forward.encap.is_none() => Some(forward),
+        _ => None,
+    }
+}
+
+/// Decides about a segment of a guest, in the middle of a stream.
+fn decide(engine: &Engine, from: &SocketsSpec, mac: Mac, ends: (SocketAddr, SocketAddr)) -> Decision {
+    let headers = headers(from.mac, mac, ends);
+    let len = headers.ip().map_or(0, |ip| u32::from(ip.at) + ip.len);
+    engine.decide(from.vif, &PacketView { bytes: &[], len, gso_size: None, headers, checked: true })
+}
+
+/// Returns whether workers would do nothing but deliver the segments of one direction, and translate their addresses.
 fn delivers(engine: &Engine, from: &SocketsSpec, to: &SocketsSpec, key: &Key) -> bool {
+    let [shown, seen] = key.seen;
+    let ends = (SocketAddr::new(key.own.addr, key.own.port), SocketAddr::new(seen, key.peer.port));
+    let nat = |from: IpAddr, to: IpAddr| (from != to).then_some(to);
+    let nat = Nat { src: nat(key.own.addr, shown), dst: nat(seen, key.peer.addr) };
     // On its way to a neighbour a frame has his MAC, otherwise the gateway's.
     [to.mac.unwrap_or(GATEWAY_MAC), GATEWAY_MAC].into_iter().any(|destination| {
-        let headers = headers(from.mac, destination, key);
-        let len = headers.ip().map_or(0, |ip| u32::from(ip.at) + ip.len);
-        let packet = PacketView { bytes: &[], len, gso_size: None, headers, checked: true };
-        let decision = engine.decide(from.vif, &packet);
+        let decision = decide(engine, from, destination, ends);
         let effects = &decision.effects;
         let watched =
             !(effects.meters.is_empty() && effects.mirror_in.is_empty() && effects.mirror_out.is_empty());
-        let delivered = |forward: &model::Forward| forward.port == to.vif && forward.encap.is_none();
+        let delivered =
+            |forward: &Forward| forward.port == to.vif && forward.encap.is_none() && forward.nat == nat;
         !watched && matches!(&decision.verdict, Verdict::Forward(forward) if delivered(forward))
     })
 }
 
 /// Makes the headers of a segment in the middle of the stream.
-fn headers(mac: Option<Mac>, destination: Mac, key: &Key) -> Headers {
-    let (ethertype, header_len) = match key.own.addr {
+fn headers(mac: Option<Mac>, destination: Mac, (own, peer): (SocketAddr, SocketAddr)) -> Headers {
+    let (ethertype, header_len) = match own.ip() {
         IpAddr::V4(_) => (proto::ETHERTYPE_IPV4, proto::IPV4_LEN),
         IpAddr::V6(_) => (proto::ETHERTYPE_IPV6, proto::IPV6_LEN),
     };
@@ -163,15 +194,15 @@ fn headers(mac: Option<Mac>, destination: Mac, key: &Key) -> Headers {
         at: l3_at,
         header_len: header_len as u16,
         len: (header_len + 20) as u32,
-        src: key.own.addr,
-        dst: key.peer.addr,
+        src: own.ip(),
+        dst: peer.ip(),
         protocol: proto::TCP,
         ttl: HOPS,
         tos: 0,
         fragment: Fragment::Whole,
         dont_fragment: true,
     };
-    let (src, dst) = (key.own.port, key.peer.port);
+    let (src, dst) = (own.port(), peer.port());
     let segment = L4::Tcp { src, dst, flags: ACK, header_len: 20, seq: 0, ack: 0, window: 1000, scale: None };
     Headers {
         eth: Some(Ethernet {

@@ -7,7 +7,7 @@ use crate::base::refusal::{no_memory, refuse};
 use crate::program::who::Who;
 use crate::streams::reception::HALTED;
 use crate::streams::sockets_service::SocketsProgram;
-use crate::window::rings::RingMemory;
+use crate::window::rings::{RingMemory, Users};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use sockets::Untrusted;
@@ -84,9 +84,11 @@ impl Shared {
         let common = Some(window.uuid());
         let (guest, user, pid) = (self.adapter.spec().guest.clone(), claim.uid, claim.pid);
         let who = Who::remote(claim);
-        let name = who.program().unwrap_or_default().to_owned();
+        let name = who.program().map(str::to_owned);
         let secret = Uuid(std::array::from_fn(|_| random::number() as u8));
-        let memory = RingMemory::new(window, who.note(&guest, secret, self.adapter.vmm()), name);
+        let note = who.note(&guest, secret, self.adapter.vmm());
+        let users: Weak<dyn Users> = Arc::downgrade(&(self.fabric.clone() as Arc<dyn Users>));
+        let memory = RingMemory::new(window, users, note, name);
         let program = SocketsProgram { guest, user, pid, socket: socket.clone(), memory };
         if service.admit(program) {
             return Ok(Welcome::Accepted { common });

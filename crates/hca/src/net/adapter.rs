@@ -59,6 +59,8 @@ pub(crate) struct Adapter {
     port: OnceLock<u16>,
     shaper: Shaper,
     windows: RwLock<DeviceWindows>,
+    /// The user who may open its socket, besides root.
+    user: OnceLock<u32>,
 }
 
 impl Adapter {
@@ -84,7 +86,18 @@ impl Adapter {
             port: OnceLock::new(),
             shaper,
             windows: RwLock::default(),
+            user: OnceLock::new(),
         }
+    }
+
+    /// Sets the user who may open its socket.
+    pub fn set_user(&self, user: u32) {
+        let _ = self.user.set(user);
+    }
+
+    /// Returns whether a user of its guest may use it.
+    pub fn is_for(&self, user: u32) -> bool {
+        user == 0 || self.user.get() == Some(&user)
     }
 
     pub fn spec(&self) -> RwLockReadGuard<'_, DeviceSpec> {

@@ -5,13 +5,18 @@ use crate::base::spec::DeviceSpec;
 use crate::base::threads::HostThreads;
 use crate::net::adapter::Adapter;
 use crate::program::grants::HolderDescription;
+use crate::program::who::Who;
 use crate::streams::reception::Reception;
 use crate::streams::sockets_service::SocketsService;
+use crate::window::Window;
+use crate::window::notes::ProgramNote;
 use crate::window::program_pages::Programs;
+use crate::window::rings::Users;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use uverbs::Uuid;
 
 /// RoCE packets from one device to another, as rules see them. Both addresses are of the same IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,5 +182,15 @@ impl Fabric {
     /// Finds the device with this address in a VRF.
     pub(crate) fn find(&self, vrf: u32, gid: Ipv6Addr) -> Option<Arc<Adapter>> {
         self.by_address.read().unwrap_or_else(PoisonError::into_inner).get(&(vrf, gid)).cloned()
+    }
+}
+
+impl Users for Fabric {
+    fn note(&self, window: &Arc<Window>, guest: &str, user: u32, pid: i32) -> Option<ProgramNote> {
+        let all = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
+        let adapter = all.values().find(|adapter| adapter.spec().guest == guest)?;
+        let has_window = adapter.common_window().is_some_and(|its| Arc::ptr_eq(&its, window));
+        let may_have = has_window && adapter.is_for(user) && !adapter.is_closing();
+        may_have.then(|| Who::Local { pid, uid: user }.note(guest, Uuid::default(), 0))
     }
 }

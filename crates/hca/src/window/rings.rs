@@ -1,20 +1,30 @@
-//! Pages of a common window for sockets: programs of two machines move a connection to them. The service of sockets
-//! says when both have let go of them.
+//! Pages of a common window for sockets: programs of two machines, or of a machine and a container, move a connection
+//! to them. The service of sockets says when both have let go of them.
 
 use super::{Account, Pages, Window, lock};
 use crate::window::notes::ProgramNote;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+use uverbs::window::DATA;
 use uverbs::{Memory, Uuid};
 
-/// The share of a program of a virtual machine in the window of its trust. Most calls may wait for whoever may write the
-/// window's file, and are for the window's thread ([`Self::later`]).
+/// Whoever knows the users of the host's devices.
+pub(crate) trait Users: Send + Sync + std::fmt::Debug {
+    /// Describes a program of a container whose user can map a window by a verbs device of the container.
+    fn note(&self, window: &Arc<Window>, guest: &str, user: u32, pid: i32) -> Option<ProgramNote>;
+}
+
+/// The share of a program in the window of its trust. Most calls may wait for whoever may write the window's file, and
+/// are for the window's thread ([`Self::later`]).
 #[derive(Debug)]
 pub struct RingMemory {
     window: Arc<Window>,
+    users: Weak<dyn Users>,
     note: ProgramNote,
-    name: String,
+    /// The name of a program in a virtual machine.
+    name: Option<String>,
     account: Mutex<Option<Arc<Account>>>,
 }
 
@@ -28,8 +38,27 @@ pub struct RingPages {
 }
 
 impl RingMemory {
-    pub(crate) fn new(window: Arc<Window>, note: ProgramNote, name: String) -> Self {
-        Self { window, note, name, account: Mutex::default() }
+    pub(crate) fn new(
+        window: Arc<Window>,
+        users: Weak<dyn Users>,
+        note: ProgramNote,
+        name: Option<String>,
+    ) -> Self {
+        Self { window, users, note, name, account: Mutex::default() }
+    }
+
+    /// Returns the share of a program of a container in the same window. `None`: its user can't map the window by a verbs
+    /// device of the container.
+    #[must_use]
+    pub fn lend(&self, guest: &str, user: u32, pid: i32) -> Option<Self> {
+        let note = self.users.upgrade()?.note(&self.window, guest, user, pid)?;
+        Some(Self::new(self.window.clone(), self.users.clone(), note, None))
+    }
+
+    /// Returns the window's file, for a program of this kernel, and where its data begin there.
+    #[must_use]
+    pub fn file(&self) -> (BorrowedFd<'_>, u64) {
+        (self.window.file(), DATA)
     }
 
     /// Identifies the window.
@@ -46,7 +75,7 @@ impl RingMemory {
     fn account(&self) -> Option<Arc<Account>> {
         let mut account = lock(&self.account);
         if account.is_none() {
-            *account = self.window.account(self.note.clone(), Some(self.name.clone())).ok();
+            *account = self.window.account(self.note.clone(), self.name.clone()).ok();
         }
         account.clone()
     }

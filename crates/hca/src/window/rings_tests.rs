@@ -4,10 +4,20 @@ use super::*;
 use crate::window::tests::{remote, window};
 use uverbs::WindowKind;
 
+/// No device is there.
+#[derive(Debug)]
+struct Nobody;
+
+impl Users for Nobody {
+    fn note(&self, _: &Arc<Window>, _: &str, _: u32, _: i32) -> Option<ProgramNote> {
+        None
+    }
+}
+
 const BYTES: usize = 528_384;
 
 fn program(window: &Arc<Window>, guest: &str, secret: u8) -> RingMemory {
-    RingMemory::new(window.clone(), remote(guest, secret), "a.out".into())
+    RingMemory::new(window.clone(), Weak::<Nobody>::new(), remote(guest, secret), Some("a.out".into()))
 }
 
 fn left(window: &Arc<Window>) -> (u64, u64) {

@@ -5,6 +5,7 @@ use crate::{Agent, Frame, GuestSpec, Job, Limits, Offered, Piece, Service, Windo
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sockets::Untrusted;
 use sockring::{BYTES, Direction, Link, Message, Side};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -29,21 +30,33 @@ impl Seen {
     }
 }
 
+fn null() -> std::fs::File {
+    std::fs::File::open("/dev/null").unwrap()
+}
+
 /// A window with its thread.
-struct Fake(u8, mpsc::Sender<Job>, Arc<Seen>);
+struct Fake(u8, mpsc::Sender<Job>, Arc<Seen>, std::fs::File);
 
 impl Fake {
     fn new(id: u8) -> (Arc<Self>, Arc<Seen>) {
         let (jobs, all) = mpsc::channel::<Job>();
         std::thread::spawn(move || all.into_iter().for_each(|job| job()));
         let seen = Arc::new(Seen::default());
-        (Arc::new(Self(id, jobs, seen.clone())), seen)
+        (Arc::new(Self(id, jobs, seen.clone(), null())), seen)
     }
 }
 
 impl Window for Fake {
     fn id(&self) -> [u8; 16] {
         [self.0; 16]
+    }
+
+    fn lend(&self, _: &str, _: u32, _: i32) -> Option<Arc<dyn Window>> {
+        None
+    }
+
+    fn file(&self) -> (BorrowedFd<'_>, u64) {
+        (self.3.as_fd(), 0)
     }
 
     fn later(&self, job: Job) {

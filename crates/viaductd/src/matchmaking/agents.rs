@@ -1,7 +1,9 @@
-//! Programs in virtual machines: their agents come by the verbs devices, and their memory is of the windows there.
+//! Programs in virtual machines: their agents come by the verbs devices, and their memory is of the windows there, which
+//! containers can map as well.
 
 use hca::{RingMemory, RingPages, SocketsProgram, SocketsService};
 use matchmaker::{Agent, Job, Piece, Service, Window};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
@@ -27,6 +29,14 @@ impl Window for Rings {
 
     fn later(&self, job: Job) {
         self.0.later(job);
+    }
+
+    fn lend(&self, guest: &str, user: u32, pid: i32) -> Option<Arc<dyn Window>> {
+        Some(Arc::new(Rings(self.0.lend(guest, user, pid)?)))
+    }
+
+    fn file(&self) -> (BorrowedFd<'_>, u64) {
+        self.0.file()
     }
 
     fn share(&self) -> bool {
