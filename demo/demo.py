@@ -244,7 +244,7 @@ class Demo:
         with self.step("unmodified programs without the kernel's TCP between them: sim1 -> sim2, `viaduct run`"):
             rows = [("", "iperf3", "redis GET, 1 client", "redis GET, 20 clients")]
             for title, with_library in (("by TCP", False), ("by rings in shared memory", True)):
-                client, server = (self.words(guest, with_library) for guest in ("sim1", "sim2"))
+                client, server = (self.programs(guest, with_library)[at] for at, guest in enumerate(("sim1", "sim2")))
                 before = self.a.viaduct("sockets")["matched"]
                 rate = self.iperf3(client, server)
                 rows.append((title, f"{rate / 1e9:.2f} Gbit/s", *self.redis(client, server)))
@@ -256,26 +256,28 @@ class Demo:
             for title, *figures in rows:
                 self.say(f"{title:<30}" + "".join(f"{figure:>24}" for figure in figures))
 
-    def words(self, guest, with_library):
-        """Returns a function that runs a command of a guest: `run` or `background`, with its words."""
+    def programs(self, guest, with_library):
+        """Returns functions that run a command of a guest to its end, and in the background."""
         run = [binary("viaduct"), "--run-dir", self.a.run_dir, "run", "--guest", guest, "--"] if with_library else []
-        return lambda how, *words: getattr(self.guests[guest], how)([*run, *words])
+        label = "rings" if with_library else "tcp"
+        start = lambda *words: self.guests[guest].background([*run, *words], f"{guest}-{words[0]}-{label}")
+        return lambda *words: self.guests[guest].run([*run, *words]).stdout, start
 
     def iperf3(self, client, server, port=5203):
         """Returns the rate of one connection in bit/s."""
-        listener = server("background", "iperf3", "-s", "-1", "-p", port, "--forceflush")
+        listener = server("iperf3", "-s", "-1", "-p", port, "--forceflush")
         listener.wait_for("listening")
-        said = client("run", "iperf3", "-c", SIM2, "-p", port, "-J", "-t", 1).stdout
+        said = client("iperf3", "-c", SIM2, "-p", port, "-J", "-t", 1)
         listener.stop()
         return json.loads(said)["end"]["sum_received"]["bits_per_second"]
 
     def redis(self, client, server, port=6379):
         """Returns the GET requests a second, with one client and with many."""
         words = ["redis-server", "--port", port, "--bind", SIM2, "--save", "", "--protected-mode", "no"]
-        listener = server("background", *words)
+        listener = server(*words)
         listener.wait_for("eady to accept")
         ask = ["redis-benchmark", "-h", SIM2, "-p", port, "-t", "get", "--csv"]
-        answers = [client("run", *ask, "-c", clients, "-n", 5000 * clients // 2 + 2500).stdout for clients in (1, 20)]
+        answers = [client(*ask, "-c", clients, "-n", 2500 * (clients + 1)) for clients in (1, 20)]
         listener.stop()
         rates = (next(row["rps"] for row in csv.DictReader(said.splitlines())) for said in answers)
         return [f"{float(rate):,.0f}/s" for rate in rates]

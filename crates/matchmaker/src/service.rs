@@ -119,7 +119,8 @@ struct Ending {
 
 impl Ending {
     fn is_over(&self) -> bool {
-        poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|n| n > 0)
+        poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&Timespec::default()))
+            .is_ok_and(|n| n > 0)
     }
 }
 

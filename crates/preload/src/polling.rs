@@ -5,6 +5,7 @@ use crate::table::Ref;
 use crate::waiting::Before;
 use crate::{epoll, real, receiving, sending, settings, sys, waiting};
 use libc::{c_int, c_long, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use std::sync::atomic::Ordering;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -69,8 +70,7 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
             if one.events & IN != 0 && (epoll::must_not_wait(one.fd) || arm(one.fd)) {
                 may_wait = false;
             }
-            let full = one.events & OUT != 0 && moved(one.fd).is_some_and(|conn| is_full(&conn, one.fd));
-            waits_out |= full;
+            waits_out |= one.events & OUT != 0 && moved(one.fd).is_some_and(|conn| is_full(&conn, one.fd));
         }
         let most = match (may_wait, waits_out) {
             (false, _) => Some(0),
@@ -80,12 +80,16 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
         // The kernel's socket has room while the ring has none.
         let full =
             |one: &pollfd| one.events & OUT != 0 && moved(one.fd).is_some_and(|conn| is_full(&conn, one.fd));
-        let mut masked = [0_u64; 16];
+        let (mut masked, mut bells) = ([0_u64; 16], [0_u64; 16]);
         if waits_out {
             for (at, one) in fds.iter_mut().enumerate().take(1024) {
                 if full(one) {
                     masked[at / 64] |= 1 << (at % 64);
                     one.events &= !OUT;
+                    if one.events & IN == 0 && moved(one.fd).is_some_and(|conn| hears_bells(&conn, one.fd)) {
+                        bells[at / 64] |= 1 << (at % 64);
+                        one.events |= libc::POLLIN;
+                    }
                 }
             }
         }
@@ -95,6 +99,10 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
         for (at, one) in fds.iter_mut().enumerate() {
             if at < 1024 && masked[at / 64] >> (at % 64) & 1 != 0 {
                 one.events |= libc::POLLOUT;
+            }
+            if at < 1024 && bells[at / 64] >> (at % 64) & 1 != 0 {
+                one.events &= !libc::POLLIN;
+                one.revents &= !libc::POLLIN;
             }
             if n >= 0 {
                 judge(one);
@@ -113,6 +121,12 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
 
 fn is_full(conn: &Ref, fd: c_int) -> bool {
     sending::is_writable(conn, fd) == Some(false)
+}
+
+/// Takes bells that came before. Returns whether the next one would be all that there is to read.
+fn hears_bells(conn: &Ref, fd: c_int) -> bool {
+    _ = receiving::is_readable(conn, fd);
+    is_full(conn, fd) && sys::waiting(fd) == 0 && conn.fin.load(Ordering::Acquire) == 0
 }
 
 /// Returns whether one of the descriptors has bytes in its ring, without system calls.

@@ -107,7 +107,9 @@ impl Ways for Tables {
             peer: end(spec, addr, peer.port()),
             seen: [shown, peer.ip()],
         };
-        if let Some(spec) = specs.iter().find(|spec| spec.vrf == its.vrf && spec.addresses.contains(&peer.ip())) {
+        if let Some(spec) =
+            specs.iter().find(|spec| spec.vrf == its.vrf && spec.addresses.contains(&peer.ip()))
+        {
             return Some(key(spec, peer.ip(), own.ip()));
         }
         let engine = self.engine.upgrade()?;
