@@ -2,7 +2,7 @@
 
 use crate::decide::{self, Origin};
 use crate::solicit::attached;
-use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf};
+use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf, copy_to};
 use packet::{Mac, WriteError, mld, neighbour};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -54,6 +54,19 @@ pub fn announce<T: Lookup>(tables: &T, announced: &Announcement) -> Vec<Unasked>
         None => [among_members(Origin::Gateway, GATEWAY_MAC), on_wire()],
     };
     told.into_iter().flatten().collect()
+}
+
+/// Returns the deliveries of a service's answer, a frame without tags: to the guest that asked, and to its mirror.
+/// Returns none if the guest is gone.
+#[must_use]
+pub fn answer<T: Lookup>(tables: &T, guest: VifId, frame: Vec<u8>) -> Option<Unasked> {
+    let vif = tables.vif(guest).filter(|vif| vif.vrf.is_some())?;
+    let mut to = vec![decide::on_port(Forward::unchanged(vif.id), vif).ok()?];
+    if let Some(mirror) = vif.mirror {
+        let view = PacketView::parse(&frame, frame.len() as u32, None).ok()?;
+        to.extend(copy_to(tables, &view.headers, mirror, &Forward::unchanged(mirror)));
+    }
+    Some(Unasked { frame, to, missing: None })
 }
 
 /// Returns whether an address of this origin is a router's. A floating address is that of a host.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! guest ── spoof ──┐                      ┌── neighbour: ARP and ND, answered or bridged
+//!                  │                      ├── serve: to a service of the network
 //!                  ├── switch ── MAC? ────┼── bridge ──────────┬── policy ── egress ── Forward, Flood
 //! wire ── decap ───┤                      └── route ── nexthop ┘
 //!                  └── label ───────────────────────────┘
@@ -21,11 +22,13 @@ mod policy;
 mod related;
 mod reply;
 mod route;
+mod serve;
 mod spoof;
 mod underlay;
 mod wire;
 
 pub(crate) use egress::segment_size;
+pub(crate) use reply::on_port;
 
 use crate::{
     Decision, DropReason, Effects, Forward, GATEWAY_MAC, L2Gateway, Lookup, NeighbourScope, Network,

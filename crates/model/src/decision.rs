@@ -38,10 +38,24 @@ pub enum Verdict {
     },
     /// A fragment of a tunnel packet: it waits for the others. Then the whole packet is decided.
     Reassemble,
+    /// To a service of the network, whose answers go to the guest's port.
+    Serve {
+        /// The service.
+        service: Service,
+        /// The guest that asks; for one of its VLANs, the interface that stands for it.
+        guest: VifId,
+    },
     /// The packet was for Viaduct; nothing remains but its effects (an answer to ARP or ND).
     Consumed,
     /// Nowhere.
     Drop(DropReason),
+}
+
+/// A service that the host itself gives the guests of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Service {
+    /// DHCP for IPv4.
+    Dhcp,
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:

@@ -41,12 +41,12 @@ pub mod vectors;
 mod view;
 mod vif;
 
-pub use announce::{Announcement, Unasked, announce, report};
+pub use announce::{Announcement, Unasked, announce, answer, report};
 pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
     Asker, Crossing, Crossings, Cut, Decision, Effects, Encap, EthernetRewrite, Flood, Forward, Learn, Nat,
-    NeighbourFound, PathMtu, Reply, ReplyKind, Verdict,
+    NeighbourFound, PathMtu, Reply, ReplyKind, Service, Verdict,
 };
 pub use drop::DropReason;
 pub use explain::{Explanation, Names, Numbers, Step, Traced, explain};
@@ -56,7 +56,7 @@ pub use lookup::{Lookup, RuleMatch, RuleQuery};
 pub use mirror::copy_to;
 pub use network::{
     BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Midstream, NeighbourScope,
-    Network, Overlay, RouteEntry, TcpPaths, WireAttachment,
+    Network, Overlay, RouteEntry, Services, TcpPaths, WireAttachment,
 };
 pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};

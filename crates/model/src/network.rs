@@ -40,6 +40,15 @@ pub struct Network {
     pub tcp: TcpPaths,
     /// Whether packets of other networks leave by the attached wire without address translation.
     pub routed_outside: bool,
+    /// The services that the host itself gives the guests of the network.
+    pub services: Services,
+}
+
+/// The services that the host itself gives the guests of a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    /// DHCP (RFC 2131).
+    pub dhcp: bool,
 }
 
 /// Properties of the paths that a network's TCP connections take.
@@ -96,6 +105,7 @@ impl Network {
             overlay: Overlay::default(),
             tcp: TcpPaths::default(),
             routed_outside: false,
+            services: Services::default(),
         }
     }
 

@@ -141,7 +141,7 @@ impl Case {
                 self.steps.push(Step::GiveUp(scope, addr));
             }
             "wait" => self.steps.push(Step::Wait(rest.parse().map_err(|_| "seconds expected")?)),
-            "out" | "drop" | "hold" | "reassemble" | "consumed" | "effect" => {
+            "out" | "drop" | "hold" | "reassemble" | "serve" | "consumed" | "effect" => {
                 let expected = self.expected(word, rest, line)?;
                 let Some(Step::Packet(packet)) = self.steps.last_mut() else {
                     return Err("nothing came in yet".into());
@@ -195,6 +195,7 @@ impl Case {
                 all.push(Expected::Words(format!("hold {addr} on {}", self.scope(*scope))));
             }
             Verdict::Reassemble => all.push(Expected::Words("reassemble".into())),
+            Verdict::Serve { service, .. } => all.push(Expected::Words(format!("serve {service}"))),
             Verdict::Consumed => all.push(Expected::Words("consumed".into())),
             Verdict::Forward(_) | Verdict::Flood(_) | Verdict::Outputs(_) => {}
         }

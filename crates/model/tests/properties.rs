@@ -230,10 +230,13 @@ fn random_packets_meet_most_of_the_model() {
             }
             Some(Verdict::Hold { .. }) => "held".into(),
             Some(Verdict::Reassemble) => "reassembled".into(),
+            Some(Verdict::Serve { .. }) => "served".into(),
             Some(Verdict::Consumed) => "consumed".into(),
         });
     });
-    for kind in ["encapsulated", "translated", "forwarded", "flooded", "answered", "held", "consumed"] {
+    for kind in
+        ["encapsulated", "translated", "forwarded", "flooded", "answered", "held", "served", "consumed"]
+    {
         assert!(seen.contains(kind), "never {kind}: {seen:?}");
     }
     let dropped = DropReason::ALL.iter().filter(|reason| seen.contains(reason.name())).count();

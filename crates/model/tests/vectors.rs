@@ -116,7 +116,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: for queues, quotas, ports and the sender's offload requests.
-const EXECUTORS: [DropReason; 20] = [
+const EXECUTORS: [DropReason; 21] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -134,6 +134,7 @@ const EXECUTORS: [DropReason; 20] = [
     DropReason::FloodLimited,
     DropReason::TurnBudget,
     DropReason::OvsAbsent,
+    DropReason::ServiceFull,
     DropReason::ReassemblyTimeout,
     DropReason::ReassemblyFull,
     DropReason::ReassemblyFailed,

@@ -2,6 +2,7 @@
 
 use super::egress::Exit;
 use super::neighbour::Message;
+use super::serve::serve;
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::{BridgeTarget, DropReason, Flood, Forward, Lookup, Network, Nexthop, Tunnel, Verdict, VifKind};
 use packet::{Ethernet, Mac, TunnelKind};
@@ -26,6 +27,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
             && let Some(outcome) = self.neighbour(frame, eth, &message)
         {
             return outcome;
+        }
+        if let Some(verdict) = serve(frame, eth) {
+            return Ok(verdict);
         }
         if !frame.is_gateways(eth.dst) {
             return self.bridge(frame, eth);

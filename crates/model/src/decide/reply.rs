@@ -5,9 +5,9 @@ use crate::{Asker, DropReason, Forward, Lookup, Nat, Reply, ReplyKind, Tunnel, V
 use packet::{IcmpError, Mac, TunnelKind, reply};
 
 /// Returns the delivery of an answer to a guest, on the port from which the guest asked.
-pub(super) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, Stop> {
+pub(crate) fn on_port(base: Forward, vif: &Vif) -> Result<Forward, DropReason> {
     match vif.trunk {
-        Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
+        Some(_) if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected),
         Some((port, vlan)) => Ok(Forward { port, push_vlan: Some(vlan), ..base }),
         None => Ok(Forward { port: vif.id, ..base }),
     }
@@ -94,7 +94,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match frame.origin {
             Origin::Guest(vif) => {
                 self.show(vif);
-                on_port(base, vif)
+                Ok(on_port(base, vif)?)
             }
             Origin::Attached { .. } if base.push_vlan.is_some() => Err(DropReason::VlanUnexpected.into()),
             Origin::Attached { wire, vlan, .. } => self.onto(frame, base, wire, vlan),

@@ -259,7 +259,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         match exit.ok_or(DropReason::NoRoute)? {
             Exit::Guest(vif) => {
                 self.show(vif);
-                on_port(base, vif)
+                Ok(on_port(base, vif)?)
             }
             Exit::Attached { wire, vlan } => self.onto(frame, base, wire, vlan),
             Exit::Tunnel(tunnel) => self.through(frame, base, &tunnel, tos),

@@ -172,6 +172,9 @@ impl DropReason {
                 "Give the guest a floating address (`[[nat]]`); or, if routers outside know the way to its network, set \
                  `routed_outside = true` in the network of the wire."
             }
+            Self::ServiceFull => {
+                "The guest asks too often: look at its questions with `viaduct capture --guest NAME dropped`."
+            }
             Self::OvsAbsent => {
                 "Start Open vSwitch, and give it a port with `port=NAME` in its `dpdk-devargs`: `viaduct ovs ports`."
             }

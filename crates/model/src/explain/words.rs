@@ -3,7 +3,7 @@
 use crate::ovs::Output;
 use crate::{
     Action, Cut, Decision, DropReason, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply,
-    ReplyKind, RuleId, RuleMatch, Tunnel, Verdict, VifId, Vrf,
+    ReplyKind, RuleId, RuleMatch, Service, Tunnel, Verdict, VifId, Vrf,
 };
 use packet::{IcmpError, TunnelKind};
 use std::fmt::{Display, Formatter, Result};
@@ -174,7 +174,7 @@ fn icmp_error(error: IcmpError) -> String {
 }
 
 impl Verdict {
-    /// Returns the kind: `forward`, `flood`, `reply`, `hold`, `reassemble`, `drop` or `consumed`.
+    /// Returns the kind: `forward`, `flood`, `reply`, `hold`, `reassemble`, `serve`, `drop` or `consumed`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -184,6 +184,7 @@ impl Verdict {
             Self::Hold { .. } => "hold",
             Self::Drop(_) => "drop",
             Self::Reassemble => "reassemble",
+            Self::Serve { .. } => "serve",
             Self::Consumed => "consumed",
         }
     }
@@ -230,6 +231,7 @@ impl Verdict {
                 vec![format!("hold for neighbour {addr} of {}", scope.words(names))]
             }
             Self::Reassemble => vec!["hold for the other fragments of the tunnel packet".to_owned()],
+            Self::Serve { service, .. } => vec![format!("serve by {service}")],
             Self::Consumed => vec!["consumed".to_owned()],
             Self::Drop(reason) => vec![format!("drop {reason}")],
         }
@@ -237,6 +239,14 @@ impl Verdict {
 
     fn words(&self, names: &dyn Names) -> String {
         self.lines(names).join("; ")
+    }
+}
+
+impl Display for Service {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self {
+            Self::Dhcp => "dhcp",
+        })
     }
 }
 

@@ -131,12 +131,21 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
     };
     match rng.below(16) {
         0 => format!("eth {own} > {to}{tags} / payload 46"),
+        13 => asked(rng, own, src),
         14 => format!("eth {own} > {to}{tags} / {}", guarded(rng, own, src, dst)),
         15 => format!("eth {own} > {to}{tags} / {}", link_local(rng, own)),
         1 => question(rng, own, src, dst, &tags),
         2 => announcement(own, rng.one(&[GATEWAY_MAC, to]), src, dst),
         _ => format!("eth {own} > {to}{tags} / {}", ip(rng, src, dst)),
     }
+}
+
+/// Returns a question to a service of the network.
+fn asked(rng: &mut Rng, own: Mac, src: IpAddr) -> String {
+    let (to, dst) = rng.one(&[(Mac::BROADCAST, "255.255.255.255"), (GATEWAY_MAC, "10.1.1.254")]);
+    let src =
+        rng.one(&["0.0.0.0".to_owned(), if src.is_ipv4() { src.to_string() } else { "10.1.1.1".to_owned() }]);
+    format!("eth {own} > {to} / ip4 {src} > {dst} / udp 68 > {} / payload 240", rng.one(&[67, 67, 69]))
 }
 
 /// Returns a message of a router or DHCP server, or one that looks like that.

@@ -3,8 +3,8 @@
 use super::Rng;
 use crate::{
     Action, BridgeTarget, Change, FloatingAddress, Host, L2Gateway, MeterConfig, MeterId, Midstream,
-    Modifier, Network, Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, TcpPaths, Tunnel, Vif,
-    VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Modifier, Network, Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Services, TcpPaths,
+    Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -237,6 +237,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         default_action: action(rng),
         members,
         routed_outside: rng.percent(50),
+        services: Services { dhcp: rng.percent(50) },
         tcp: TcpPaths { midstream: midstream(rng), ..TcpPaths::default() },
         ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }

@@ -23,6 +23,7 @@ pub fn metered_len(verdict: &Verdict, packet: &PacketView<'_>) -> usize {
         Verdict::Reply(_)
         | Verdict::Hold { .. }
         | Verdict::Reassemble
+        | Verdict::Serve { .. }
         | Verdict::Consumed
         | Verdict::Drop(_) => whole(0, packet),
     }
