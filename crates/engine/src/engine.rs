@@ -1,5 +1,6 @@
 //! The engine as the control plane sees it.
 
+use crate::asked::{Asked, Questions};
 use crate::capture::Tap;
 use crate::clock::Clock;
 use crate::common::{Common, Handle};
@@ -23,7 +24,7 @@ use model::{
 };
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -96,6 +97,7 @@ pub struct Engine {
     pub(crate) common: Arc<Common>,
     control: Mutex<Control>,
     threads: Vec<JoinHandle<()>>,
+    asked: Mutex<Option<Receiver<Asked>>>,
     _housekeeper: Housekeeper,
 }
 
@@ -115,7 +117,9 @@ impl Engine {
     pub fn with_flows(config: &EngineConfig, flows: Flows) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::with_flows(flows));
         let clock = Clock::start();
+        let (questions, asked) = Questions::new();
         let limits = Limits {
+            questions,
             cache_entries: config.cache_entries,
             errors_per_second: config.errors_per_second,
             storms: Arc::new(Storms::new(config.flooded_per_second)),
@@ -140,7 +144,8 @@ impl Engine {
         let (taps, ports, lost) = Default::default();
         let common = Arc::new(Common { shared, clock, workers, taps, ports, lost });
         let housekeeper = Housekeeper::start(common.clone(), config.flows, config.announces)?;
-        Ok(Arc::new(Self { common, control: Mutex::default(), threads, _housekeeper: housekeeper }))
+        let (control, asked) = (Mutex::default(), Mutex::new(Some(asked)));
+        Ok(Arc::new(Self { common, control, threads, asked, _housekeeper: housekeeper }))
     }
 
     /// Moves packets through this port from now on. The workers share its receiving queues.
@@ -305,6 +310,26 @@ impl Engine {
             flows.touch(flow, reply, 0, bytes.0, now);
             flows.touch(flow, !reply, 0, bytes.1, now);
         }
+    }
+
+    /// Returns the way by which packets to services come. There is one, for who asks first.
+    pub fn questions(&self) -> Option<Receiver<Asked>> {
+        lock(&self.asked).take()
+    }
+
+    /// Sends the answer of a service, a frame without tags, to a guest. Returns whether a worker will do it: not if the
+    /// guest is gone, or if too much waits for the worker.
+    pub fn answer(&self, guest: VifId, frame: Vec<u8>) -> bool {
+        let snapshot = self.common.shared.snapshot();
+        let now = self.common.clock.now().seconds;
+        let view = snapshot.view(self.common.shared.flows(), now);
+        let Some(unasked) = model::answer(&view, guest, frame) else { return false };
+        let worker = &self.common.workers[usize::from(guest.0) % self.common.workers.len()];
+        let has_room = !worker.mailbox.is_full();
+        if has_room {
+            worker.mailbox.post(Message::Tell(unasked));
+        }
+        has_room
     }
 
     /// Returns the decision about a packet that comes in on `ingress`, according to the live tables, without

@@ -13,6 +13,7 @@
 
 mod actions;
 mod announcer;
+mod asked;
 mod beside;
 mod cache;
 mod capture;
@@ -57,5 +58,6 @@ mod worker;
 // Benchmarks of instructions put their own counter in its place (`benches/stages/cycles.rs`).
 use mem::cycles;
 
+pub use asked::Asked;
 pub use engine::{AttachError, Engine, EngineConfig, Stalled};
 pub use mailbox::{Mailbox, Pending, Receipt};

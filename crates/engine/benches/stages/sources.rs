@@ -4,6 +4,8 @@
 
 #[path = "../../src/actions.rs"]
 pub mod actions;
+#[path = "../../src/asked.rs"]
+pub mod asked;
 #[path = "../../src/cache.rs"]
 pub mod cache;
 #[path = "../../src/capture.rs"]

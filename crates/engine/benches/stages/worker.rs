@@ -1,6 +1,7 @@
 //! A worker whose clock stands still, driven burst by burst.
 
 use super::cycles::{self, Stage};
+use crate::asked::Questions;
 use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::common::ports::{Sink, Source};
@@ -42,6 +43,7 @@ impl Worker {
             cache_entries: CACHE_ENTRIES,
             errors_per_second: ERRORS_PER_SECOND,
             storms: Arc::new(Storms::new(u32::MAX)),
+            questions: Questions::new().0,
         };
         let mut core = Core::new(0, cells, log, now, &limits);
         for change in changes {

@@ -11,6 +11,7 @@ use crate::notice::{Dropped, note, show, shown_len};
 use crate::pinned::Tables;
 use crate::rewrite::{HEADROOM, edit_any, kept, reframe};
 use crate::storms::Flooder;
+use crate::sums::complete;
 use crate::template::{Rewrite, Template};
 use crate::turn::Turn;
 use mem::Offload;
@@ -77,6 +78,10 @@ impl Core {
             Verdict::Reply(reply) => self.reply(tables, original, reply, case),
             Verdict::Hold { scope, addr } => return self.hold_back(tables, original, case, (*scope, *addr)),
             Verdict::Reassemble => self.reassemble(tables, original, case),
+            Verdict::Serve { service, guest } => {
+                let complete = |frame: &mut [u8]| complete(frame, &case.offload);
+                return self.questions.put(*guest, *service, original, complete, self.now.seconds);
+            }
             Verdict::Consumed => {}
             Verdict::Drop(reason) => return Err(*reason),
         }

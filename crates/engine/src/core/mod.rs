@@ -10,6 +10,7 @@ mod slow;
 pub(crate) use self::ingress::Ingress;
 use self::memo::{QUIET, settle};
 use crate::actions::{Actions, Copy};
+use crate::asked::Questions;
 use crate::cache::{Cache, Entry, OvsFlow, Owner, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
@@ -46,6 +47,8 @@ pub(crate) struct Limits {
     pub errors_per_second: u32,
     /// Copies of flooded packets, by all workers.
     pub storms: Arc<Storms>,
+    /// Packets to services.
+    pub questions: Questions,
 }
 
 /// The state of a worker, except its queues and its access to the tables.
@@ -65,6 +68,7 @@ pub(crate) struct Core {
     pub reassemblies: Reassemblies,
     pub replies: ReplyLimits,
     pub storms: Arc<Storms>,
+    pub questions: Questions,
     /// The budget left for the packets of this turn.
     pub turn: Turn,
     pub chunk: Box<Chunk>,
@@ -101,6 +105,7 @@ impl Core {
             reassemblies: Reassemblies::default(),
             replies: ReplyLimits::new(limits.errors_per_second),
             storms: limits.storms.clone(),
+            questions: limits.questions.clone(),
             turn: Turn::NEW,
             chunk: Box::new([0; CHUNK]),
             now,

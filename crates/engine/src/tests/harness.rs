@@ -1,5 +1,6 @@
 //! One worker's packet path over live tables, driven packet by packet.
 
+use crate::asked::{Asked, Questions};
 use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::core::{Core, Ingress, Limits};
@@ -10,7 +11,7 @@ use crate::testing::{Packet, TestPort, TestRx};
 use mem::{Accepts, Burst, RxQueue};
 use model::{Change, Decision, DropReason, NeighbourFound, PacketView, VifId, VifKind};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use tables::{FlowLimits, Reader, Shared, Snapshot};
 
 pub struct Host {
@@ -20,6 +21,9 @@ pub struct Host {
     reader: Reader<Snapshot>,
     receivers: BTreeMap<VifId, (TestRx, Ingress)>,
     burst: Burst,
+    asked: mpsc::Receiver<Asked>,
+    /// Packets to services among those of the last run.
+    pub served: Vec<Asked>,
 }
 
 /// Interfaces in these tests have numbers below this.
@@ -47,10 +51,12 @@ impl Host {
         let cells = Arc::new(WorkerCells::new());
         let log = Arc::new(DropLog::new());
         let now = Now::at(100_000_000_000, 0);
+        let (questions, asked) = Questions::new();
         let limits = Limits {
             cache_entries: 1 << 14,
             errors_per_second: u32::MAX,
             storms: Arc::new(Storms::new(u32::MAX)),
+            questions,
         };
         let mut core = Core::new(0, cells, log, now, &limits);
         let (mut ports, mut receivers) = (BTreeMap::new(), BTreeMap::new());
@@ -71,7 +77,7 @@ impl Host {
             shared.neighbour(&shared.snapshot(), neighbour, VifId(0), 90);
         }
         let reader = shared.reader();
-        Self { shared, core, ports, reader, receivers, burst: Burst::new() }
+        Self { shared, core, ports, reader, receivers, burst: Burst::new(), asked, served: Vec::new() }
     }
 
     pub fn advance(&mut self, seconds: u32) {
@@ -102,6 +108,7 @@ impl Host {
 
     /// Sends packets into `vif`; returns the packets that come out.
     pub fn run(&mut self, vif: VifId, packets: impl IntoIterator<Item = Packet>) -> Output {
+        self.served.clear();
         self.ports[&vif].send(packets);
         let (rx, from) = self.receivers.get_mut(&vif).unwrap();
         while rx.poll(&mut self.burst, usize::MAX) > 0 {
@@ -112,6 +119,7 @@ impl Host {
             rx.release(&mut self.burst);
         }
         self.reader.offline();
+        self.served = self.asked.try_iter().collect();
         self.output()
     }
 

@@ -4,7 +4,7 @@ use super::harness::{Host, only};
 use super::world::{WIRE, neighbours, tables};
 use mem::{Accepts, Csum, Gso, Offload};
 use model::generate::Rng;
-use model::{DropReason, VifId};
+use model::{Change, DropReason, Lookup, Service, VifId, Vrf};
 use packet::checksum::{L4Check, verify_l4};
 use packet::{Headers, TunnelKind, checksum, proto};
 
@@ -350,4 +350,22 @@ fn a_large_send_that_may_be_fragmented_gets_smaller_segments() {
             assert!(frames.iter().all(|(frame, _)| tenant(frame).len() <= 1500));
         }
     }
+}
+
+#[test]
+fn a_service_gets_what_a_guest_asks_with_its_checksum() {
+    let mut host = host(ALL);
+    let mut blue = host.shared.snapshot().network(Vrf(1)).unwrap().clone();
+    blue.services.dhcp = true;
+    host.shared.apply(&[Change::PutNetwork(blue)]).unwrap();
+    let text = format!("{GATEWAY} / ip4 10.1.1.1 > 10.1.1.254 / udp 68 > 67 / payload 301");
+    let question = model::text::parse(&text).unwrap();
+    for asked in [(question.clone(), Offload::default()), unfinished(&text, None)] {
+        assert!(host.run(VifId(1), [asked]).is_empty());
+        let [served] = &host.served[..] else { panic!("{:?}", host.served) };
+        assert_eq!((served.guest, served.service, &served.frame), (VifId(1), Service::Dhcp, &question));
+    }
+    let drops = |host: &Host| host.drops().get(&DropReason::ServiceFull).copied();
+    host.run(VifId(1), std::iter::repeat_n((question, Offload::default()), 12));
+    assert_eq!((host.served.len(), drops(&host)), (8, Some(4)));
 }

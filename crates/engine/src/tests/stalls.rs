@@ -1,6 +1,7 @@
 //! A worker that does not return: nobody who sends it a message hangs, and the status names the worker.
 
 use super::world::{rule, tables};
+use crate::asked::Questions;
 use crate::capture::DropLog;
 use crate::clock::Clock;
 use crate::core::Limits;
@@ -128,6 +129,7 @@ fn a_worker_works_between_messages() {
             cache_entries: 1 << 12,
             errors_per_second: 1,
             storms: Arc::new(Storms::new(u32::MAX)),
+            questions: Questions::new().0,
         },
     });
     let (one, two) = (TestPort::new(Accepts::default(), 100), TestPort::new(Accepts::default(), 100));

@@ -225,3 +225,17 @@ fn collect(receivers: &[TestPort], next: &mut [u32], expected: usize) {
         }
     }
 }
+
+#[test]
+fn a_service_answers_to_the_port_that_asked() {
+    let engine = engine(2);
+    let (six, mirror) = (TestPort::new(ALL, 1000), TestPort::new(ALL, 1000));
+    engine.attach(VifId(6), six.open()).unwrap();
+    engine.attach(super::world::MIRROR, mirror.open()).unwrap();
+    assert!(engine.questions().is_some() && engine.questions().is_none());
+    let frame = numbered(1, 1).0;
+    assert!(engine.answer(VifId(6), frame.clone()) && !engine.answer(VifId(4000), frame.clone()));
+    engine.tell_all(|| Message::Answer);
+    let got = |port: &TestPort| port.take().into_iter().map(|(frame, _)| frame).collect::<Vec<_>>();
+    assert_eq!((got(&six), got(&mirror)), (vec![frame.clone()], vec![frame]));
+}

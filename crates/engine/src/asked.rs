@@ -1,0 +1,132 @@
+//! Packets to services of the host, on their way from the workers to who serves them. The packets that a guest may
+//! have waiting are bounded, and so is how many it may send in a second: no other guest's are lost because of them.
+
+use crate::counters::MAX_VIFS;
+use model::{DropReason, Seconds, Service, VifId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Most packets of a guest that wait.
+const MOST_WAITING: u8 = 8;
+/// Most packets of a guest in a second.
+const PER_SECOND: u64 = 500;
+/// Longest packet to a service, bytes: longer than any that a service understands.
+const LONGEST: usize = 2048;
+
+/// A packet to a service.
+#[derive(Debug)]
+pub struct Asked {
+    /// The guest's interface; for a VLAN of the guest, the one that stands for it.
+    pub guest: VifId,
+    pub service: Service,
+    /// The frame as it came, with complete checksums.
+    pub frame: Vec<u8>,
+    _waiting: Waiting,
+}
+
+/// Counts a packet as waiting for as long as it exists.
+#[derive(Debug)]
+struct Waiting(Arc<[Guest]>, VifId);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(guest) = self.0.get(usize::from(self.1.0)) {
+            guest.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Guest {
+    waiting: AtomicU8,
+    /// The second of the last packet in the upper half, the number of packets in that second in the lower.
+    asked: AtomicU64,
+}
+
+impl Guest {
+    fn may_ask(&self, now: Seconds) -> bool {
+        let second = u64::from(now) << 32;
+        let count = |asked: u64| Some(if asked >> 32 == u64::from(now) { asked + 1 } else { second + 1 });
+        let before = self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).unwrap_or(0);
+        before >> 32 != u64::from(now) || before - second < PER_SECOND
+    }
+
+    fn may_wait(&self) -> bool {
+        let more = |waiting: u8| (waiting < MOST_WAITING).then_some(waiting + 1);
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+}
+
+/// Where workers put packets to services.
+#[derive(Clone, Debug)]
+pub(crate) struct Questions {
+    guests: Arc<[Guest]>,
+    to: Sender<Asked>,
+}
+
+impl Questions {
+    pub fn new() -> (Self, Receiver<Asked>) {
+        let (to, from) = channel();
+        (Self { guests: (0..MAX_VIFS).map(|_| Guest::default()).collect(), to }, from)
+    }
+
+    /// Puts a packet of a guest where `service` takes it from.
+    ///
+    /// # Errors
+    /// The reason to drop the packet.
+    pub fn put(
+        &self,
+        guest: VifId,
+        service: Service,
+        frame: &[u8],
+        complete: impl FnOnce(&mut [u8]),
+        now: Seconds,
+    ) -> Result<(), DropReason> {
+        let its = self.guests.get(usize::from(guest.0)).ok_or(DropReason::NoNetwork)?;
+        if frame.len() > LONGEST {
+            return Err(DropReason::TxTooLong);
+        }
+        if !its.may_ask(now) || !its.may_wait() {
+            return Err(DropReason::ServiceFull);
+        }
+        let waiting = Waiting(self.guests.clone(), guest);
+        let mut frame = frame.to_vec();
+        complete(&mut frame);
+        let asked = Asked { guest, service, frame, _waiting: waiting };
+        self.to.send(asked).map_err(|_| DropReason::ServiceFull)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::DropReason::ServiceFull;
+
+    fn ask(questions: &Questions, guest: u16, now: Seconds) -> Result<(), DropReason> {
+        questions.put(VifId(guest), Service::Dhcp, b"frame", |_| {}, now)
+    }
+
+    #[test]
+    fn a_guest_fills_its_own_queue_alone() {
+        let (questions, from) = Questions::new();
+        (0..MOST_WAITING).for_each(|_| assert_eq!(ask(&questions, 1, 7), Ok(())));
+        assert_eq!(ask(&questions, 1, 7), Err(ServiceFull));
+        assert_eq!(ask(&questions, 2, 7), Ok(()));
+        drop(from.recv().unwrap());
+        assert_eq!((ask(&questions, 1, 7), ask(&questions, 1, 7)), (Ok(()), Err(ServiceFull)));
+        drop(from);
+        assert_eq!(ask(&questions, 3, 7), Err(ServiceFull), "nobody serves");
+    }
+
+    #[test]
+    fn a_guest_asks_so_often_in_a_second() {
+        let (questions, from) = Questions::new();
+        let mut asked = |now| {
+            (0..2 * PER_SECOND).filter(|_| ask(&questions, 1, now).is_ok() && from.recv().is_ok()).count()
+        };
+        assert_eq!([asked(7), asked(7), asked(8)], [PER_SECOND as usize, 0, PER_SECOND as usize]);
+        let long = questions.put(VifId(2), Service::Dhcp, &[0; LONGEST + 1], |_| {}, 9);
+        assert_eq!(long, Err(DropReason::TxTooLong));
+    }
+}
