@@ -1,0 +1,232 @@
+//! What guests get, whatever they ask.
+
+use crate::datagram::{Datagram, End, datagram};
+use crate::{Binding, DhcpOptions, Key, Network, Plan, Route, Services};
+use bolero::TypeGenerator;
+use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
+use dhcproto::{Decodable, Decoder, Encodable};
+use packet::{Headers, Mac};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const GATEWAY: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 7);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 254);
+const NOBODY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+
+fn plan(options: DhcpOptions, mtu: u16) -> Plan {
+    let network = Network {
+        name: "blue".to_owned(),
+        gateways: vec!["10.2.1.254/24".parse().unwrap(), "10.1.1.254/24".parse().unwrap()],
+        domain: Some("blue.internal".to_owned()),
+        resolvers: vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()],
+        options,
+    };
+    let binding = Binding {
+        mac: Some(MAC),
+        addresses: vec!["fd00:1::7".parse().unwrap(), OWN.into()],
+        hostname: "vm1".to_owned(),
+        mtu,
+        network: Arc::new(network),
+    };
+    let free = Binding { mac: None, addresses: Vec::new(), ..binding.clone() };
+    Plan { gateway_mac: GATEWAY, bindings: [(1, binding), (2, free)].into() }
+}
+
+fn services() -> Services {
+    let services = Services::default();
+    services.follow(plan(DhcpOptions { lease_time: 3600, ..DhcpOptions::default() }, 1450));
+    services
+}
+
+fn message(kind: MessageType, ciaddr: Ipv4Addr, options: impl IntoIterator<Item = DhcpOption>) -> Message {
+    let mut message = Message::new_with_id(7, ciaddr, NOBODY, NOBODY, NOBODY, &MAC.0);
+    message.opts_mut().insert(DhcpOption::MessageType(kind));
+    options.into_iter().for_each(|option| _ = message.opts_mut().insert(option));
+    message
+}
+
+fn frame(message: &Message) -> Vec<u8> {
+    let from = End { mac: MAC, addr: message.ciaddr(), port: 68 };
+    let to = End { mac: Mac::BROADCAST, addr: Ipv4Addr::BROADCAST, port: 67 };
+    datagram(from, to, &message.to_vec().unwrap()).unwrap()
+}
+
+/// Returns the answer: to which MAC and address it goes, and what it says.
+fn ask(services: &Services, message: &Message) -> Option<(Mac, IpAddr, Message)> {
+    let answer = services.answer(1, &frame(message))?;
+    let read = Datagram::read(&answer).unwrap();
+    assert_eq!((read.from, read.src, read.to_port), (GATEWAY, SERVER.into(), 68));
+    let to = Headers::ethernet(&answer, 0, answer.len()).unwrap().ip().unwrap().dst;
+    assert!(read.payload.len() >= 300);
+    Some((Mac(*answer.first_chunk().unwrap()), to, Message::decode(&mut Decoder::new(read.payload)).unwrap()))
+}
+
+fn count(services: &Services, outcome: &str) -> u64 {
+    let key = Key { network: "blue".to_owned(), outcome: outcome.to_owned() };
+    services.counts().0.get(&key).copied().unwrap_or(0)
+}
+
+#[test]
+fn a_client_gets_the_address_and_what_belongs_to_it() {
+    let services = services();
+    let (mac, to, offer) = ask(&services, &message(MessageType::Discover, NOBODY, [])).unwrap();
+    assert_eq!((mac, to, offer.yiaddr()), (MAC, OWN.into(), OWN));
+    assert_eq!(offer.opts().msg_type(), Some(MessageType::Offer));
+    let chosen = [DhcpOption::ServerIdentifier(SERVER), DhcpOption::RequestedIpAddress(OWN)];
+    let (.., ack) = ask(&services, &message(MessageType::Request, NOBODY, chosen)).unwrap();
+    let has = |option: DhcpOption| assert_eq!(ack.opts().get((&option).into()), Some(&option));
+    has(DhcpOption::MessageType(MessageType::Ack));
+    has(DhcpOption::SubnetMask("255.255.255.0".parse().unwrap()));
+    has(DhcpOption::Router(vec![SERVER]));
+    has(DhcpOption::InterfaceMtu(1450));
+    has(DhcpOption::DomainNameServer(vec!["192.0.2.53".parse().unwrap()]));
+    has(DhcpOption::Hostname("vm1".to_owned()));
+    has(DhcpOption::DomainName("blue.internal".to_owned()));
+    has(DhcpOption::AddressLeaseTime(3600));
+    has(DhcpOption::Renewal(1800));
+    has(DhcpOption::Rebinding(3150));
+    assert_eq!((ack.yiaddr(), ack.xid(), count(&services, "answered")), (OWN, 7, 2));
+}
+
+#[test]
+fn it_keeps_the_address_and_is_told_if_it_has_a_wrong_one() {
+    let services = services();
+    let wrong = Ipv4Addr::new(10, 1, 1, 8);
+    for (ciaddr, requested, kind) in [
+        (OWN, None, MessageType::Ack),
+        (NOBODY, Some(OWN), MessageType::Ack),
+        (NOBODY, Some(wrong), MessageType::Nak),
+        (wrong, None, MessageType::Nak),
+        (NOBODY, None, MessageType::Nak),
+    ] {
+        let asked = message(MessageType::Request, ciaddr, requested.map(DhcpOption::RequestedIpAddress));
+        let (mac, to, answer) = ask(&services, &asked).unwrap();
+        assert_eq!(answer.opts().msg_type(), Some(kind), "{ciaddr} {requested:?}");
+        let is_nak = kind == MessageType::Nak;
+        let all = (Mac::BROADCAST, IpAddr::from(Ipv4Addr::BROADCAST), NOBODY);
+        assert_eq!((mac, to, answer.yiaddr()), if is_nak { all } else { (MAC, OWN.into(), OWN) });
+    }
+}
+
+#[test]
+fn other_messages_have_answers_of_their_own() {
+    let services = services();
+    let (.., inform) = ask(&services, &message(MessageType::Inform, OWN, [])).unwrap();
+    assert_eq!((inform.yiaddr(), inform.opts().get(OptionCode::AddressLeaseTime)), (NOBODY, None));
+    let rapid = message(MessageType::Discover, NOBODY, [DhcpOption::RapidCommit]);
+    let (.., ack) = ask(&services, &rapid).unwrap();
+    assert_eq!((ack.yiaddr(), ack.opts().msg_type()), (OWN, Some(MessageType::Ack)));
+    let mut all = message(MessageType::Discover, NOBODY, []);
+    all.set_flags(dhcproto::v4::Flags::default().set_broadcast());
+    assert_eq!(ask(&services, &all).unwrap().0, Mac::BROADCAST);
+    for kind in [MessageType::Release, MessageType::Decline] {
+        assert_eq!(ask(&services, &message(kind, OWN, [])), None);
+    }
+    assert_eq!(count(&services, "noted"), 2);
+}
+
+#[test]
+fn what_is_wrong_gets_no_answer_and_is_counted() {
+    let services = services();
+    let discover = message(MessageType::Discover, NOBODY, []);
+    let good = frame(&discover);
+    let change = |at: usize, to: u8| {
+        let mut payload = discover.to_vec().unwrap();
+        payload[at] = to;
+        let from = End { mac: MAC, addr: NOBODY, port: 68 };
+        datagram(from, End { mac: Mac::BROADCAST, addr: Ipv4Addr::BROADCAST, port: 67 }, &payload).unwrap()
+    };
+    // The answer's own operation, a wrong kind of hardware, a long address, no cookie, no end, an option that is cut.
+    let end = discover.to_vec().unwrap().len() - 1;
+    for wrong in [change(0, 2), change(1, 6), change(2, 16), change(236, 0), change(end, 0), change(end, 50)]
+    {
+        assert_eq!(services.answer(1, &wrong), None);
+    }
+    assert_eq!(services.answer(1, &good[..good.len() - 1]), None);
+    assert_eq!(count(&services, "malformed"), 7);
+    assert_eq!((services.answer(1, &change(33, 9)), count(&services, "wrong_mac")), (None, 1));
+    assert_eq!((services.answer(1, &change(24, 9)), count(&services, "not_ours")), (None, 1));
+    let other = message(MessageType::Request, NOBODY, [DhcpOption::ServerIdentifier(OWN)]);
+    assert_eq!((ask(&services, &other), count(&services, "not_ours")), (None, 2));
+    assert_eq!((services.answer(2, &good), count(&services, "no_address")), (None, 1));
+    assert_eq!(services.answer(3, &good), None, "a guest of no such network");
+}
+
+#[test]
+fn options_are_as_many_as_the_client_takes() {
+    let route = Route { to: "10.8.0.0/16".parse().unwrap(), via: SERVER };
+    let options = DhcpOptions {
+        lease_time: u32::MAX,
+        search: (0..16).map(|n| format!("department-{n}.domain-{n}.example")).collect(),
+        ntp: vec!["192.0.2.123".parse().unwrap()],
+        routes: vec![route],
+        next_server: Some(OWN),
+        boot_file: Some("pxelinux.0".to_owned()),
+    };
+    let services = Services::default();
+    services.follow(plan(options, 1500));
+    let (.., short) = ask(&services, &message(MessageType::Discover, NOBODY, [])).unwrap();
+    assert_eq!(short.opts().get(OptionCode::DomainSearch), None);
+    let more = message(MessageType::Discover, NOBODY, [DhcpOption::MaxMessageSize(1400)]);
+    let (.., long) = ask(&services, &more).unwrap();
+    assert!(
+        matches!(long.opts().get(OptionCode::DomainSearch), Some(DhcpOption::DomainSearch(all)) if all.len() == 16)
+    );
+    assert!(long.opts().get(OptionCode::NtpServers).is_some());
+    let routes = vec![(route.to, SERVER), ("0.0.0.0/0".parse().unwrap(), SERVER)];
+    assert_eq!(
+        long.opts().get(OptionCode::ClasslessStaticRoute),
+        Some(&DhcpOption::ClasslessStaticRoute(routes))
+    );
+    assert_eq!((long.siaddr(), long.fname()), (OWN, Some(&b"pxelinux.0\0"[..])));
+}
+
+/// What a hostile guest does: bytes of its own, or a message with bytes changed; meanwhile the plan changes.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Step {
+    Bytes(Vec<u8>),
+    Payload(Vec<u8>),
+    Changed { kind: u8, ciaddr: [u8; 4], requested: Option<[u8; 4]>, at: u16, to: u8 },
+    Plan { mtu: u16, search: u8 },
+}
+
+impl Step {
+    fn take(self, services: &Services) {
+        let ends = (
+            End { mac: MAC, addr: NOBODY, port: 68 },
+            End { mac: Mac::BROADCAST, addr: Ipv4Addr::BROADCAST, port: 67 },
+        );
+        let frame = match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Payload(payload) => datagram(ends.0, ends.1, &payload).unwrap(),
+            Self::Changed { kind, ciaddr, requested, at, to } => {
+                let requested = requested.map(|addr| DhcpOption::RequestedIpAddress(addr.into()));
+                let mut bytes = message(kind.into(), ciaddr.into(), requested).to_vec().unwrap();
+                let at = usize::from(at) % bytes.len();
+                bytes[at] = to;
+                datagram(ends.0, ends.1, &bytes).unwrap()
+            }
+            Self::Plan { mtu, search } => {
+                let search = (0..search).map(|n| format!("{n}.example")).collect();
+                return services
+                    .follow(plan(DhcpOptions { search, lease_time: 60, ..DhcpOptions::default() }, mtu));
+            }
+        };
+        for guest in 0..3 {
+            let Some(answer) = services.answer(guest, &frame) else { continue };
+            let read = Datagram::read(&answer).unwrap();
+            let said = Message::decode(&mut Decoder::new(read.payload)).unwrap();
+            assert!(guest == 1 && [OWN, NOBODY].contains(&said.yiaddr()), "{said:?}");
+        }
+    }
+}
+
+#[test]
+fn any_questions_are_survived() {
+    let services = services();
+    bolero::check!().with_type::<Vec<Step>>().cloned().for_each(|steps| {
+        steps.into_iter().for_each(|step| step.take(&services));
+    });
+}
