@@ -23,9 +23,9 @@ pub use check::{
 pub use host::{Executor, Host, SOCKET_DIRS};
 pub use machine::{check_machine, check_owners, check_readers, check_wires, cpus, device_mtu};
 pub use object::{
-    Default, DefaultAction, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key, Kind, MacEntry,
-    Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role,
-    Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
+    Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key,
+    Kind, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate,
+    RdmaLimits, Role, Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

@@ -7,6 +7,7 @@ mod rdma;
 mod refers;
 mod route;
 mod rule;
+mod services;
 mod target;
 mod vlan;
 mod wire;
@@ -17,6 +18,7 @@ pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Vxlan
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
+pub use services::{DhcpOptions, DhcpRoute};
 pub use target::{Target, Tunnel, TunnelKind};
 pub use vlan::GuestVlan;
 pub use wire::{Way, Wire, WireTunnel};

@@ -17,8 +17,8 @@ use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Midstream, Modifier, Network,
-    Nexthop, NexthopId, Overlay, PortRange, Roles, Rule, RuleId, TcpPaths, Tunnel, TunnelKind, Vif, VifId,
-    VifKind, Vrf, WireAttachment, WireAttributes,
+    Nexthop, NexthopId, Overlay, PortRange, Roles, Rule, RuleId, Services, TcpPaths, Tunnel, TunnelKind, Vif,
+    VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
@@ -91,7 +91,7 @@ pub(crate) fn ovs_side(mode: Mode, name: &str) -> Option<String> {
 }
 
 /// Returns the name of the interface that stands for a VLAN of a guest. No object can have this name.
-fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
+pub(crate) fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
     format!("{}:{}", guest.name, vlan.tag)
 }
 
@@ -462,6 +462,7 @@ impl<'a> Compiler<'a> {
             },
             wire,
             routed_outside: network.routed_outside,
+            services: Services { dhcp: network.dhcp },
         };
         self.out.networks.insert(vrf, compiled);
     }

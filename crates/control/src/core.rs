@@ -351,6 +351,7 @@ impl Core {
         self.ports.keep_windows(&ports::windows(state.slots.values().map(|slot| &slot.spec)));
         let faults = state.slots.values().filter_map(|slot| slot.fault_of_port(&index));
         self.ports.keep_sockets(&crate::sockets::wanted(&index, &self.run_dir, |name| ids.vif(name)));
+        self.ports.keep_services(crate::bindings::plan(&index, |name| ids.vif(name)));
         let notes = remade.iter().map(|spec| note(spec, &index)).chain(faults).collect();
         let changes = describe(&changed);
         state.revision = self.note(how.by, &state.objects, &next);

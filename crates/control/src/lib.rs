@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod answers;
+mod bindings;
 mod clients;
 mod compile;
 mod core;

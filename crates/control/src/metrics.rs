@@ -77,6 +77,7 @@ fn render(core: &Core, process: &Process) -> String {
     verbs(&devices, &mut text);
     windows(&machines, &mut text);
     ovs(&ovs_ports(core), &mut text);
+    services(&core.ports().services(), &mut text);
     if !core.sockets().is_empty() {
         sockets(&core.ports().sockets(), &mut text);
     }
@@ -246,6 +247,16 @@ fn sockets(status: &matchmaker::Status, text: &mut Text) {
     text.family("sockets_refused_total", "counter", "Offers that were refused.", reasons(&counters.refused));
     let help = "Connections that were told to return to TCP.";
     text.family("sockets_returns_total", "counter", help, reasons(&counters.returned));
+}
+
+fn services(counts: &services::Counts, text: &mut Text) {
+    let each = counts.0.iter().map(|(key, count)| {
+        let network = escaped(&key.network);
+        (format!("network=\"{network}\",outcome=\"{}\"", key.outcome), *count)
+    });
+    let help =
+        "What guests asked the services of their networks: answered, noted, or why there was no answer.";
+    text.family("service_questions_total", "counter", help, each);
 }
 
 fn ovs(OvsReply { ports, refused, .. }: &OvsReply, text: &mut Text) {

@@ -41,6 +41,12 @@ pub trait Ports: Send + Sync {
     fn keep_windows(&self, wanted: &BTreeSet<PathBuf>);
     /// Opens the sockets of these guests' programs, and closes all others.
     fn keep_sockets(&self, _wanted: &[SocketsSpec]) {}
+    /// Has the services of networks answer guests by this plan.
+    fn keep_services(&self, _plan: services::Plan) {}
+    /// Returns what guests asked these services.
+    fn services(&self) -> services::Counts {
+        services::Counts::default()
+    }
     /// Notes that a capture begins or ends, at this interface or at all: it shall see all packets.
     fn note_capture(&self, _at: Option<VifId>, _begins: bool) {}
     /// Returns the connections that programs have moved to memory in common.

@@ -58,7 +58,7 @@ impl Guest {
     }
 }
 
-/// Where workers put packets to services.
+/// The workers' end of the way to services.
 #[derive(Clone, Debug)]
 pub(crate) struct Questions {
     guests: Arc<[Guest]>,

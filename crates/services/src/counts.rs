@@ -3,7 +3,7 @@
 use crate::{Plan, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is counted together: the questions of a network with the same outcome.
+/// The questions of a network with the same outcome.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The network's name.

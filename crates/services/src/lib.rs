@@ -1,4 +1,4 @@
-//! What a network gives its guests by itself: their addresses, by DHCP.
+//! Services of networks for their guests: addresses, by DHCP.
 //!
 //! Owns: reading what guests ask, and the answers. Nothing here does I/O: a question is a frame, and so is the answer.
 //! Each guest is answered from its own entry of the [`Plan`] alone, so nothing that it asks changes what others get.

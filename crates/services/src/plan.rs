@@ -1,4 +1,4 @@
-//! What guests are to get, as the control plane says it.
+//! The settings by which guests are answered, as the control plane gives them.
 
 use ipnet::{IpNet, Ipv4Net};
 use packet::Mac;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// What all guests are to get.
+/// The settings of all guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The MAC of the gateways, from which answers come.
@@ -15,7 +15,7 @@ pub struct Plan {
     pub bindings: BTreeMap<u16, Binding>,
 }
 
-/// What one guest is to get, in one network.
+/// The settings of one guest in one network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The guest's MAC; `None`: any.
@@ -30,7 +30,7 @@ pub struct Binding {
     pub network: Arc<Network>,
 }
 
-/// What all guests of a network get.
+/// The settings that all guests of a network share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// The network's name.
@@ -41,11 +41,11 @@ pub struct Network {
     pub domain: Option<String>,
     /// Servers that resolve names.
     pub resolvers: Vec<IpAddr>,
-    /// What else DHCP tells.
+    /// DHCP's further settings.
     pub options: DhcpOptions,
 }
 
-/// What DHCP tells besides addresses and names.
+/// DHCP's settings besides addresses and names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DhcpOptions {
     /// How long an address is leased, seconds.
@@ -65,7 +65,7 @@ pub struct DhcpOptions {
 /// A route of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where it leads.
+    /// The destination.
     pub to: Ipv4Net,
     /// The router.
     pub via: Ipv4Addr,

@@ -1,4 +1,4 @@
-//! What guests get, whatever they ask.
+//! Answers to well-behaved and hostile guests.
 
 use crate::datagram::{Datagram, End, datagram};
 use crate::{Binding, DhcpOptions, Key, Network, Plan, Route, Services};
@@ -183,7 +183,7 @@ fn options_are_as_many_as_the_client_takes() {
     assert_eq!((long.siaddr(), long.fname()), (OWN, Some(&b"pxelinux.0\0"[..])));
 }
 
-/// What a hostile guest does: bytes of its own, or a message with bytes changed; meanwhile the plan changes.
+/// A step of a hostile guest: bytes of its own, or a message with bytes changed; meanwhile the plan changes.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Step {
     Bytes(Vec<u8>),

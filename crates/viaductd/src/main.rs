@@ -18,6 +18,7 @@ mod ports;
 mod privileges;
 mod readers;
 mod replace;
+mod serving;
 mod signals;
 mod verbs;
 

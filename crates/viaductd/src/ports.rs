@@ -5,12 +5,14 @@ use crate::inherit::Inheritance;
 use crate::machines::Machines;
 use crate::matchmaking::Matchmaker;
 use crate::privileges::Privileges;
+use crate::serving;
 use crate::verbs::{EngineRules, Verbs, Windows};
 use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec};
 use mem::{HostQuota, Opened};
 use model::VifId;
 use ovs::OvsPort;
 use rustix::net::SocketType;
+use services::Services;
 use sockets::{Place, Sockets};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ pub struct ExecutorPorts {
     verbs: Arc<Verbs>,
     ovs: Arc<ovs::Service>,
     matchmaker: Matchmaker,
+    services: Arc<Services>,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
@@ -59,9 +62,11 @@ impl ExecutorPorts {
         }
         let matchmaker = Matchmaker::start(&forwarder);
         verbs.serve_sockets(&matchmaker);
+        let services = serving::start(&forwarder);
         Self {
             forwarder,
             matchmaker,
+            services,
             verbs,
             ovs,
             privileges,
@@ -205,6 +210,14 @@ impl Ports for ExecutorPorts {
 
     fn keep_sockets(&self, wanted: &[SocketsSpec]) {
         self.matchmaker.keep(wanted, self.privileges.sockets.clone());
+    }
+
+    fn keep_services(&self, plan: services::Plan) {
+        self.services.follow(plan);
+    }
+
+    fn services(&self) -> services::Counts {
+        self.services.counts()
     }
 
     fn note_capture(&self, at: Option<VifId>, begins: bool) {

@@ -107,7 +107,7 @@ pub struct Wire {
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Network {
     /// Name.
     #[prost(string, tag = "1")]
@@ -150,6 +150,56 @@ pub struct Network {
     /// Whether packets of other networks leave by the wire without address translation.
     #[prost(bool, optional, tag = "13")]
     pub routed_outside: ::core::option::Option<bool>,
+    /// Whether guests get their addresses by DHCP.
+    #[prost(bool, optional, tag = "14")]
+    pub dhcp: ::core::option::Option<bool>,
+    /// The domain of the guests' names.
+    #[prost(string, optional, tag = "15")]
+    pub domain: ::core::option::Option<::prost::alloc::string::String>,
+    /// Servers that resolve names.
+    #[prost(string, repeated, tag = "16")]
+    pub resolvers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What DHCP tells guests besides addresses and names.
+    #[prost(message, optional, tag = "17")]
+    pub dhcp_options: ::core::option::Option<DhcpOptions>,
+}
+/// What DHCP tells guests besides addresses and names.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DhcpOptions {
+    /// How long an address is leased, seconds.
+    #[prost(uint32, optional, tag = "1")]
+    pub lease_time: ::core::option::Option<u32>,
+    /// Domains in which guests look for names.
+    #[prost(string, repeated, tag = "2")]
+    pub search: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Addresses of time servers.
+    #[prost(string, repeated, tag = "3")]
+    pub ntp: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Routes besides the default one.
+    #[prost(message, repeated, tag = "4")]
+    pub routes: ::prost::alloc::vec::Vec<DhcpRoute>,
+    /// IPv4 address of the server of the boot file.
+    #[prost(string, optional, tag = "5")]
+    pub next_server: ::core::option::Option<::prost::alloc::string::String>,
+    /// The boot file.
+    #[prost(string, optional, tag = "6")]
+    pub boot_file: ::core::option::Option<::prost::alloc::string::String>,
+}
+/// A route that guests get by DHCP.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DhcpRoute {
+    /// Its prefix.
+    #[prost(string, tag = "1")]
+    pub to: ::prost::alloc::string::String,
+    /// Address of the router.
+    #[prost(string, tag = "2")]
+    pub via: ::prost::alloc::string::String,
 }
 /// An interface of a virtual machine or a container.
 #[allow(clippy::all)]
@@ -248,6 +298,9 @@ pub struct Guest {
     /// a window in common.
     #[prost(bool, optional, tag = "31")]
     pub sockets: ::core::option::Option<bool>,
+    /// Its own name; absent: `name`.
+    #[prost(string, optional, tag = "32")]
+    pub hostname: ::core::option::Option<::prost::alloc::string::String>,
     /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch). With ovs, it is in no network.
     #[prost(string, optional, tag = "29")]
     pub mode: ::core::option::Option<::prost::alloc::string::String>,

@@ -2,6 +2,7 @@
 
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
+use super::services;
 use super::vlan::{self, GuestVlan};
 use super::{Kind, Label, Mtu, Place, check_mac, check_socket, read_name};
 use crate::reader::Reader;
@@ -149,6 +150,9 @@ pub struct Guest {
     /// Limits of all clients of the verbs device together. Set whenever `rdma` is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_limits: Option<RdmaLimits>,
+    /// The guest's own name; `None`: as the guest's name here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
     /// Whether programs of the guest may move their TCP connections within this host to memory in common
     /// (`viaduct run`). tap: by the socket in `sockets/` of the run-dir that has the guest's name; vhost: by the
     /// agent in the virtual machine, in the window of its trust.
@@ -239,6 +243,7 @@ impl Guest {
             rdma_owner: r.get("rdma_owner"),
             rdma_trust: r.get("rdma_trust"),
             rdma_limits: r.get("rdma_limits"),
+            hostname: r.get("hostname"),
             sockets: r.get("sockets").unwrap_or_default(),
             window_mb: r.get("window_mb"),
             window_migrates: r.get("window_migrates").unwrap_or_default(),
@@ -356,6 +361,9 @@ impl Guest {
             r.problem(Some("socket_mode"), "`socket_mode` is octal, as in \"0660\"");
         }
         check_owner(r, "owner", self.owner.as_deref());
+        if self.hostname.as_ref().is_some_and(|name| !services::is_label(name)) {
+            r.problem(Some("hostname"), "`hostname` is letters, digits and hyphens, 63 at most");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `[[network]]` and its parts: static MACs, floods, floating addresses, default action, labels and VNIs.
 
+use super::services::{self, DhcpOptions};
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
 use super::{read_name, read_network};
 use crate::reader::Reader;
@@ -44,6 +45,18 @@ pub struct Network {
     pub mss_clamp: bool,
     /// Whether packets of other networks leave by the wire without address translation.
     pub routed_outside: bool,
+    /// Whether guests get their addresses by DHCP.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dhcp: bool,
+    /// The domain of the guests' names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Servers that resolve names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resolvers: Vec<IpAddr>,
+    /// DHCP's settings besides addresses and names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dhcp_options: Option<DhcpOptions>,
 }
 
 /// The TCP connections that are picked up although their SYN was not seen.
@@ -107,6 +120,8 @@ impl Network {
         let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
         let routed_outside = r.get("routed_outside").unwrap_or(false);
+        let dhcp = r.get("dhcp").unwrap_or(false);
+        let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
@@ -131,9 +146,15 @@ impl Network {
                 tcp_asymmetric,
                 mss_clamp,
                 routed_outside,
+                dhcp,
+                domain,
+                resolvers,
+                dhcp_options,
             })
         };
-        (read(), r.finish())
+        let network = read();
+        network.iter().for_each(|network| services::check(network, &r));
+        (network, r.finish())
     }
 }
 

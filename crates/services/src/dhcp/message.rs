@@ -1,11 +1,11 @@
-//! What a DHCP client sends. All of it is checked here, because answers depend on a few of its fields only.
+//! Messages of DHCP clients. All of it is checked here, because answers depend on a few of its fields only.
 
 use crate::Refused;
 use dhcproto::v4::{MessageType, OptionCode};
 use packet::Mac;
 use std::net::Ipv4Addr;
 
-/// Where the options begin: after the fixed fields (RFC 2131, 2) and the cookie.
+/// Offset of the options: after the fixed fields (RFC 2131, 2) and the cookie.
 const OPTIONS: usize = 240;
 /// The cookie before the options (RFC 2131, 3).
 const COOKIE: [u8; 4] = [99, 130, 83, 99];

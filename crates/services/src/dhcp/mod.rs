@@ -52,7 +52,7 @@ pub(crate) fn answer(plan: &Plan, guest: &Binding, asked: &Datagram<'_>) -> Resu
     lease.frame(kind).map(Some)
 }
 
-/// What a client is told.
+/// An address for a client.
 struct Lease<'a> {
     guest: &'a Binding,
     message: &'a Message,

@@ -108,6 +108,9 @@ pub struct GuestArgs {
     /// vhost: let the VM migrate although it has a window; its programs then lose their verbs device
     #[arg(long)]
     pub window_migrates: bool,
+    /// Host name that DHCP gives it, if that is not NAME
+    #[arg(long)]
+    pub hostname: Option<String>,
     /// tap: let programs move their TCP connections within this host to memory in common (see `viaduct run`)
     #[arg(long)]
     pub sockets: bool,
@@ -187,6 +190,15 @@ pub struct NetworkArgs {
     /// Let packets of other networks leave by the wire without address translation
     #[arg(long, requires = "wire")]
     pub routed_outside: bool,
+    /// Give guests their addresses by DHCP
+    #[arg(long)]
+    pub dhcp: bool,
+    /// The domain of the guests' names
+    #[arg(long, requires = "dhcp")]
+    pub domain: Option<String>,
+    /// A server that resolves names; may be repeated
+    #[arg(long = "resolver", value_name = "ADDRESS", requires = "dhcp")]
+    pub resolvers: Vec<String>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

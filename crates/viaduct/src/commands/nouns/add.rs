@@ -60,6 +60,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         window_mb: args.window,
         window_migrates: args.window_migrates.then_some(true),
         sockets: args.sockets.then_some(true),
+        hostname: args.hostname,
     })])
 }
 
@@ -98,6 +99,10 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         tcp_asymmetric: args.tcp_asymmetric.then_some(true),
         mss_clamp: args.mss_clamp.then_some(true),
         routed_outside: args.routed_outside.then_some(true),
+        dhcp: args.dhcp.then_some(true),
+        domain: args.domain,
+        resolvers: args.resolvers,
+        dhcp_options: None,
     })])
 }
 

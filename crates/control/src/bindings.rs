@@ -1,0 +1,73 @@
+//! The plan by which the services of networks answer guests.
+
+use crate::compile::vlan_vif;
+use config::{Guest, GuestKind, Index, Mode};
+use ipnet::IpNet;
+use model::{GATEWAY_MAC, VifId};
+use services::{Binding, Network, Plan, Route};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Returns the plan of the services. `vif` knows the numbers of interfaces.
+pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
+    let served = index.networks().values().filter(|network| network.dhcp);
+    let networks: HashMap<&str, Arc<Network>> =
+        served.map(|network| (network.name.as_str(), Arc::new(described(network)))).collect();
+    let mut plan = Plan { gateway_mac: GATEWAY_MAC, ..Plan::default() };
+    if networks.is_empty() {
+        return plan;
+    }
+    let guests = index.guests().values();
+    for guest in guests.filter(|guest| guest.mode == Mode::Vrouter && guest.kind != GuestKind::Rdma) {
+        for (name, network, addresses) in places(guest) {
+            if let (Some(vif), Some(network)) = (vif(&name), networks.get(network)) {
+                plan.bindings.insert(vif.0, binding(index, guest, network, addresses));
+            }
+        }
+    }
+    plan
+}
+
+/// Returns the guest's interfaces, each with its network and addresses.
+fn places(guest: &Guest) -> impl Iterator<Item = (String, &str, &[IpAddr])> {
+    let own = (guest.name.clone(), guest.network.as_str(), &guest.addresses[..]);
+    let vlans = guest.vlans.iter();
+    let vlans = vlans.map(|vlan| (vlan_vif(guest, vlan), vlan.network.as_str(), &vlan.addresses[..]));
+    std::iter::once(own).chain(vlans)
+}
+
+fn binding(index: &Index, guest: &Guest, network: &Arc<Network>, addresses: &[IpAddr]) -> Binding {
+    Binding {
+        mac: guest.mac,
+        addresses: addresses.to_vec(),
+        hostname: guest.hostname.clone().unwrap_or_else(|| guest.name.clone()),
+        mtu: guest.mtu.unwrap_or_else(|| index.network_mtu(&network.name)),
+        network: network.clone(),
+    }
+}
+
+fn described(network: &config::Network) -> Network {
+    let config::DhcpOptions { lease_time, search, ntp, routes, next_server, boot_file } =
+        network.dhcp_options.clone().unwrap_or_default();
+    let route = |route: &config::DhcpRoute| match (route.to, route.via) {
+        (IpNet::V4(to), IpAddr::V4(via)) => Some(Route { to, via }),
+        _ => None,
+    };
+    let v4 = |addr| if let IpAddr::V4(addr) = addr { Some(addr) } else { None };
+    let options = services::DhcpOptions {
+        lease_time,
+        search,
+        ntp,
+        routes: routes.iter().filter_map(route).collect(),
+        next_server: next_server.and_then(v4),
+        boot_file,
+    };
+    Network {
+        name: network.name.clone(),
+        gateways: network.gateways.clone(),
+        domain: network.domain.clone(),
+        resolvers: network.resolvers.clone(),
+        options,
+    }
+}

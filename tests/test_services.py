@@ -1,0 +1,131 @@
+"""Services of a network, as their clients see them: a container whose interface has no address yet runs udhcpc and
+dhclient."""
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+
+from lab import Config, eventually
+from lab.shell import Failed
+
+SCRIPT = """#!/bin/sh
+env > "{answers}.$1"
+[ "$1" = deconfig ] && ip addr flush dev "$interface"
+case $1 in
+  bound | renew)
+    ip addr replace "$ip/$mask" dev "$interface"
+    ip route replace default via "$router" dev "$interface"
+    ip link set "$interface" mtu "$mtu" ;;
+esac
+exit 0
+"""
+MACS = {"vm1": "02:00:00:00:01:01", "vm2": "02:00:00:00:01:02"}
+
+
+def config_of():
+    """Configures a host with a network whose guests get everything by DHCP."""
+    config = Config("a", metrics="127.0.0.1:9101")
+    config.add(
+        "network",
+        name="blue",
+        vrf=1,
+        gateways=["10.1.1.254/24"],
+        mtu=1450,
+        dhcp=True,
+        domain="blue.internal",
+        resolvers=["192.0.2.53"],
+        dhcp_options={"lease_time": 600, "ntp": ["192.0.2.123"], "search": ["blue.internal", "example.org"]},
+    )
+    for number, name in enumerate(MACS, 1):
+        config.add(
+            "guest",
+            name=name,
+            network="blue",
+            kind="tap",
+            device=f"tap{name}",
+            mac=MACS[name],
+            addresses=[f"10.1.1.{number}"],
+            hostname=f"host-{number}",
+        )
+    return config
+
+
+def bare(lab, host, name):
+    """Returns a container whose interface is up and has no address."""
+    container = lab.container(host, name)
+    container.run(["ip", "addr", "flush", "dev", container.device])
+    return container
+
+
+def udhcpc(container, directory, *options):
+    """Runs busybox's client, which takes an address once; returns what it was told."""
+    script, answers = directory / f"{container.name}.script", directory / container.name
+    script.write_text(SCRIPT.format(answers=answers))
+    script.chmod(0o755)
+    words = ["busybox", "udhcpc", "-f", "-q", "-n", "-t", 20, "-T", 1, "-i", container.device, "-s", script]
+    options = [*options, "-O", "mtu", "-O", "search", "-O", "ntpsrv"]
+    done = container.run([*words, *options], check=False)
+    if done.returncode != 0:
+        raise Failed(done.stdout + done.stderr)
+    lines = (directory / f"{container.name}.bound").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.fixture
+def host(lab):
+    host = lab.host(config_of())
+    host.vm1, host.vm2 = bare(lab, host, "vm1"), bare(lab, host, "vm2")
+    return host
+
+
+def questions(host):
+    """Returns the metrics of questions that the service got."""
+    text = host.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout
+    return [line for line in text.splitlines() if line.startswith("viaduct_service_questions_total")]
+
+
+def test_a_container_gets_its_address_and_goes_on_after_a_kill(host, lab, tmp_path):
+    told = udhcpc(host.vm1, tmp_path)
+    wanted = {
+        "ip": "10.1.1.1",
+        "mask": "24",
+        "router": "10.1.1.254",
+        "mtu": "1450",
+        "dns": "192.0.2.53",
+        "domain": "blue.internal",
+        "search": "blue.internal example.org",
+        "ntpsrv": "192.0.2.123",
+        "hostname": "host-1",
+        "lease": "600",
+        "serverid": "10.1.1.254",
+    }
+    assert {key: told.get(key) for key in wanted} == wanted
+    udhcpc(host.vm2, tmp_path)
+    host.vm1.expect_ping("10.1.1.2", 1)
+    told = 'viaduct_service_questions_total{network="blue",outcome="answered"} 4'
+    eventually(lambda: told in questions(host), "four answers in the metrics")
+    # The daemon remembers nothing that it would have to keep.
+    host.kill()
+    host.start()
+    assert udhcpc(host.vm1, tmp_path, "-r", "10.1.1.1")["ip"] == "10.1.1.1"
+    host.vm1.expect_ping("10.1.1.2", 1)
+
+
+def test_clients_of_a_distribution_take_what_they_are_told(host, lab, tmp_path):
+    leases = tmp_path / "leases"
+    words = ["dhclient", "-1", "-v", "-sf", "/bin/true", "-lf", leases, "-pf", tmp_path / "pid", host.vm1.device]
+    host.vm1.run(words)
+    try:
+        text = leases.read_text()
+        for line in ("fixed-address 10.1.1.1;", "option interface-mtu 1450;", 'option domain-name "blue.internal";'):
+            assert line in text, text
+    finally:
+        host.vm1.run(["dhclient", "-x", "-sf", "/bin/true", "-lf", leases, "-pf", tmp_path / "pid"], check=False)
+
+
+def test_a_question_is_explained_and_one_under_anothers_mac_is_none(host):
+    question = Ether(src=MACS["vm1"], dst="ff:ff:ff:ff:ff:ff") / IP(src="0.0.0.0", dst="255.255.255.255")
+    frame = bytes(question / UDP(sport=68, dport=67)).hex()
+    said = host.viaduct("explain", "--in", "vm1", frame)
+    assert said["verdict"] == "serve" and "serve by dhcp" in said["decision"], said
+    assert host.viaduct("explain", "--in", "vm2", frame)["reason"] == "mac_spoofed"
