@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_guest_asks_so_often_in_a_second() {
         let (questions, from) = Questions::new();
-        let mut asked = |now| {
+        let asked = |now| {
             (0..2 * PER_SECOND).filter(|_| ask(&questions, 1, now).is_ok() && from.recv().is_ok()).count()
         };
         assert_eq!([asked(7), asked(7), asked(8)], [PER_SECOND as usize, 0, PER_SECOND as usize]);

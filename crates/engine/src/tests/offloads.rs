@@ -4,7 +4,7 @@ use super::harness::{Host, only};
 use super::world::{WIRE, neighbours, tables};
 use mem::{Accepts, Csum, Gso, Offload};
 use model::generate::Rng;
-use model::{Change, DropReason, Lookup, Service, VifId, Vrf};
+use model::{Change, DropReason, Service, VifId, Vrf};
 use packet::checksum::{L4Check, verify_l4};
 use packet::{Headers, TunnelKind, checksum, proto};
 
