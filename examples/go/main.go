@@ -41,7 +41,10 @@ func attach(socket, network, name, address string) error {
 	defer connection.Close()
 	viaduct := api.NewViaductClient(connection)
 
-	guest := &api.Guest{Name: name, Network: network, Kind: "tap", Device: &name, Addresses: []string{address}}
+	mac := "02:00:00:00:0a:01"
+	guest := &api.Guest{
+		Name: name, Network: network, Kind: "tap", Device: &name, Mac: &mac, Addresses: []string{address},
+	}
 	object := &api.Object{Object: &api.Object_Guest{Guest: guest}}
 	changes, err := transact(ctx, viaduct, &api.Operation{Operation: &api.Operation_Create{Create: object}})
 	if err != nil {
