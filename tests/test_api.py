@@ -77,10 +77,10 @@ def test_a_program_in_go_attaches_a_container(host, tmp_path):
                "10.1.1.99"]  # fmt: skip
     with subprocess.Popen([*map(str, command)], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as example:
         assert example.stdout.readline() == 'add guest "c9"\n'
-        host.viaduct("guest", "set", "a1", "mtu=1400")
+        host.call("rt", "add", "10.7.0.0/16", "--to", "drop")
         host.namespace.ip("link set c9 up")
         lines = [example.stdout.readline() for _ in range(2)]
-        assert any(re.fullmatch(r"revision \d+ KIND_GUEST a1\n", line) for line in lines), lines
+        assert any(re.fullmatch(r"revision \d+ KIND_ROUTE 10.7.0.0/16\n", line) for line in lines), lines
         assert "c9 is up: close the input to remove it\n" in lines
         example.communicate(timeout=PATIENCE)
     assert example.returncode == 0
