@@ -93,13 +93,13 @@ fn hear(program: &OwnedFd, stream: &mut Stream, namespace: u64) -> Result<bool, 
 fn tell(program: &OwnedFd, bytes: &[u8], window: &AgentWindow) -> Result<(), Over> {
     let message = Message::read(bytes).ok_or(Over::Malformed)?;
     let (message, file) = match message {
-        Message::Matched { token, pair, second, offset } => {
+        Message::Matched { token, pair, second, offset, slot: 0 } => {
             let end = offset.checked_add(BYTES as u64).ok_or(Over::Malformed)?;
             if end > window.len {
                 return Err(Over::Malformed);
             }
             let offset = window.base + offset;
-            (Message::Matched { token, pair, second, offset }, Some(window.file.as_fd()))
+            (Message::Matched { token, pair, second, offset, slot: 0 }, Some(window.file.as_fd()))
         }
         message => (message, None),
     };

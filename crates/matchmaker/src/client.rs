@@ -70,6 +70,10 @@ pub struct Client {
     pub credit: u32,
     /// The window that it has for pairs with programs of virtual machines, if it is on this kernel.
     pub lent: Option<Lent>,
+    /// Whether its connections can have memory in a file for many ([`sockring::Doors`]).
+    pub has_doors: bool,
+    /// The doorbell of the program, once it has one.
+    pub doorbell: Option<OwnedFd>,
 }
 
 /// A window that a program of this kernel can map.

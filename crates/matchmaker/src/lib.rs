@@ -15,6 +15,7 @@ mod agent;
 mod client;
 mod closing;
 mod counters;
+mod files;
 mod offer;
 mod pairs;
 mod receive;

@@ -1,13 +1,13 @@
 //! Pairs: connections both of whose ends have memory.
 
+use crate::files::{self, Mapped};
 use crate::offer::Key;
 use crate::window::InWindow;
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 use sockring::{BYTES, Direction, Link, Side};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// One end of a pair.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub enum Memory {
     File(Header),
     /// A piece of a window.
     Window(InWindow),
+    /// A slot of a file for many: the number of the file, and of the slot.
+    Slot(Arc<Mapped>, u64, u8),
 }
 
 /// The file of the pair's memory, mapped here.
@@ -53,32 +55,23 @@ unsafe impl Send for Header {}
 impl Header {
     /// Makes the memory of a pair. Returns its file too.
     pub fn new() -> rustix::io::Result<(Self, OwnedFd)> {
-        let file =
-            rustix::fs::memfd_create("viaduct-sockets", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&file, BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, at an address of the kernel's choice. All of it is mapped, though only the first page
-        // is used: that takes no memory.
-        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, protection, flags, &file, 0) }?;
-        Ok((Self(NonNull::new(at.cast()).ok_or(rustix::io::Errno::NOMEM)?), file))
+        let (at, file) = files::memory(BYTES)?;
+        Ok((Self(at), file))
     }
 
     fn link(&self) -> Link {
         // SAFETY: the mapping is as long as this.
         unsafe { Link::new(self.0.as_ptr(), Side::First) }
     }
+}
 
-    fn directions(&self) -> [(bool, u64); 2] {
-        let link = self.link();
-        [link.tx(), link.rx()].map(|dir| (dir.is_ring(), dir.positions().0))
-    }
+fn directions(link: &Link) -> [(bool, u64); 2] {
+    [link.tx(), link.rx()].map(|dir| (dir.is_ring(), dir.positions().0))
+}
 
-    /// Asks both ends to return to TCP.
-    fn want_tcp(&self) {
-        let link = self.link();
-        [link.tx(), link.rx()].iter().for_each(|dir| dir.want_tcp(Direction::RETURNS));
-    }
+/// Asks both ends to return to TCP.
+fn want_tcp(link: &Link) {
+    [link.tx(), link.rx()].iter().for_each(|dir| dir.want_tcp(Direction::RETURNS));
 }
 
 impl Drop for Header {
@@ -106,7 +99,8 @@ impl Pair {
 
     fn directions(&self) -> [(bool, u64); 2] {
         match &self.memory {
-            Memory::File(header) => header.directions(),
+            Memory::File(header) => directions(&header.link()),
+            Memory::Slot(mapped, _, slot) => mapped.link(*slot).as_ref().map_or([(false, 0); 2], directions),
             Memory::Window(piece) => piece.directions(),
         }
     }
@@ -133,6 +127,11 @@ impl Pair {
         (a.max(b) > 0).then_some((a, b))
     }
 
+    /// Returns the file and the slot of its memory, if it is in a file for many.
+    pub const fn slot(&self) -> Option<(u64, u8)> {
+        if let Memory::Slot(_, file, slot) = self.memory { Some((file, slot)) } else { None }
+    }
+
     /// Returns whether its memory is of a window, where others get it once nobody has the pair any more.
     pub const fn is_in_window(&self) -> bool {
         matches!(self.memory, Memory::Window(_))
@@ -148,7 +147,8 @@ impl Pair {
     pub fn return_to_tcp(&mut self, why: &'static str, tell: impl FnOnce() + Send + 'static) -> bool {
         let is_new = self.returned.replace(why).is_none();
         match &self.memory {
-            Memory::File(header) => header.want_tcp(),
+            Memory::File(header) => want_tcp(&header.link()),
+            Memory::Slot(mapped, _, slot) => mapped.link(*slot).iter().for_each(want_tcp),
             Memory::Window(piece) if is_new => {
                 piece.want_tcp(tell);
                 return false;

@@ -1,12 +1,15 @@
 //! The service and its thread.
 
+mod pairing;
+
 use crate::Ways;
 use crate::client::{CONNECTIONS, Client, Limits, Line, PROGRAMS, Said, half_of};
 use crate::closing::{Closers, Who};
 use crate::counters::{Counters, Reason, Refusal};
+use crate::files::Files;
 use crate::offer::{Key, Offered, Waiting};
-use crate::pairs::{Header, Memory, Pair, PairStatus, Pairs, Party};
-use crate::window::{InWindow, Window};
+use crate::pairs::{Pair, PairStatus, Pairs, Party};
+use crate::window::Window;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
@@ -14,7 +17,7 @@ use seqpacket::Connection;
 use sockets::{Closing, Listener, ListeningFile, Place, Sockets, Untrusted};
 use sockring::Message;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -95,6 +98,7 @@ struct State {
     next: u64,
     waiting: HashMap<Key, Waiting>,
     pairs: Pairs,
+    files: Files,
     next_pair: u64,
     /// Offers and pairs of each user of a guest.
     held: HashMap<(String, u32), usize>,
@@ -315,26 +319,29 @@ impl State {
                 window.clone().later(Box::new(move || window.lose()));
             }
         }
+        for (file, other) in self.files.end(program) {
+            self.tell(other, Message::Full { file }, &[], shared);
+        }
         let is_lent = client.lent.is_some();
-        self.all_gone(program, |pair| !is_lent || !pair.is_in_window());
+        self.all_gone(program, |pair| !is_lent || !pair.is_in_window(), shared);
         if let Some(lent) = client.lent.filter(|_| self.pairs.values().any(|pair| pair.has(program))) {
             self.ending.push(Ending { program, process: lent.process, is_late: false });
         }
     }
 
     /// Notes that a program has let go of those of its pairs.
-    fn all_gone(&mut self, program: u64, which: impl Fn(&Pair) -> bool) {
+    fn all_gone(&mut self, program: u64, which: impl Fn(&Pair) -> bool, shared: &Arc<Shared>) {
         let its = |pair: &Pair| pair.has(program) && which(pair);
         let pairs: Vec<u64> =
             self.pairs.iter().filter(|(_, pair)| its(pair)).map(|(number, _)| *number).collect();
-        pairs.into_iter().for_each(|pair| self.gone(program, pair, None));
+        pairs.into_iter().for_each(|pair| self.gone(program, pair, None, shared));
     }
 
     /// Looks which programs have ended that may use memory of a window. Those that have not return to TCP.
     fn end_processes(&mut self, shared: &Arc<Shared>) {
         let (over, mut alive): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.ending).into_iter().partition(Ending::is_over);
-        over.iter().for_each(|ending| self.all_gone(ending.program, |_| true));
+        over.iter().for_each(|ending| self.all_gone(ending.program, |_| true, shared));
         for ending in alive.iter_mut().filter(|ending| !ending.is_late) {
             ending.is_late = true;
             self.return_pairs(shared, Reason::Agent, |pair| pair.has(ending.program));
@@ -343,19 +350,23 @@ impl State {
         self.ending = alive;
     }
 
-    fn gone(&mut self, program: u64, number: u64, token: Option<u64>) {
+    fn gone(&mut self, program: u64, number: u64, token: Option<u64>, shared: &Arc<Shared>) {
         let Some(pair) = self.pairs.get_mut(&number).filter(|pair| pair.has(program)) else { return };
         if pair.forget(program, token) {
-            self.remove(number);
+            self.remove(number, shared);
         }
     }
 
     /// Removes a pair that nobody has any more.
-    fn remove(&mut self, number: u64) {
+    fn remove(&mut self, number: u64, shared: &Arc<Shared>) {
         let Some(mut pair) = self.pairs.remove(&number) else { return };
         let (a, b) = pair.news().unwrap_or_default();
         self.counters.bytes = self.counters.bytes.saturating_add(a.saturating_add(b));
         pair.end();
+        if let Some((file, slot)) = pair.slot() {
+            let told = self.files.give_back(file, slot).into_iter().flatten();
+            told.for_each(|program| self.tell(program, Message::Full { file }, &[], shared));
+        }
         for party in &pair.parties {
             self.release(&party.guest, party.user);
         }
@@ -409,7 +420,18 @@ impl State {
             return false;
         }
         let (guest, offers) = (guest.to_owned(), BTreeMap::new());
-        let client = Client { socket, line, guest, user, pid, offers, credit: CREDIT, lent: None };
+        let client = Client {
+            socket,
+            line,
+            guest,
+            user,
+            pid,
+            offers,
+            credit: CREDIT,
+            lent: None,
+            has_doors: false,
+            doorbell: None,
+        };
         self.next += 1;
         self.clients.insert(self.next, client);
         true
@@ -438,10 +460,13 @@ impl State {
                 return false;
             }
             match message {
-                Some(Message::Offer { token }) => self.offer(program, token, offered, shared),
+                Some(Message::Offer { token, doors }) => {
+                    client.has_doors |= doors && client.window().is_none();
+                    self.offer(program, token, offered, shared);
+                }
                 Some(Message::Cancel { token }) => self.cancel(program, token),
                 Some(Message::Poke { pair }) => self.poke(program, pair, shared),
-                Some(Message::Gone { token, pair }) => self.gone(program, pair, Some(token)),
+                Some(Message::Gone { token, pair }) => self.gone(program, pair, Some(token), shared),
                 Some(Message::Adopt { token, pair }) => self.adopt(program, token, pair),
                 _ => return false,
             }
@@ -528,114 +553,6 @@ impl State {
         self.counters.refuse(why);
         self.cancel(program, token);
         self.tell(program, Message::Refused { token }, &[], shared);
-    }
-
-    /// Makes a pair of two offers, if they may share memory.
-    fn unite(&mut self, key: Key, (own, other): (Waiting, Waiting), shared: &Arc<Shared>) {
-        let windows = self.windows([own.program, other.program]);
-        let [Some(a), Some(b)] = [own, other].map(|end| self.clients.get(&end.program)) else { return };
-        let is_allowed = key.within.is_some() || shared.ways.may_share((&a.guest, &b.guest), &key);
-        let (true, Some(windows), true) = (is_allowed, windows, a.reads() && b.reads()) else {
-            let reads = a.reads() && b.reads();
-            let why = if reads { Refusal::NotAllowed } else { Refusal::Unread };
-            self.refuse(other.program, other.token, why, shared);
-            return self.refuse(own.program, own.token, why, shared);
-        };
-        let parties = [a.party(own), b.party(other)];
-        for (key, end) in [(key, own), (key.reverse(), other)] {
-            self.waiting.remove(&key);
-            self.clients.get_mut(&end.program).and_then(|client| client.offers.remove(&end.token));
-        }
-        match windows {
-            None => match Header::new() {
-                Ok((header, file)) => {
-                    self.pair(key, parties, Memory::File(header), [(Some(file.as_fd()), 0); 2], shared);
-                }
-                Err(_) => self.part(&parties, shared),
-            },
-            Some(windows) => self.pair_later(key, parties, windows, shared),
-        }
-    }
-
-    /// Returns the windows in which two programs can have memory in common; none inside if both are of this kernel.
-    fn windows(&mut self, programs: [u64; 2]) -> Option<Option<[Arc<dyn Window>; 2]>> {
-        let window = |program| self.clients.get(&program).and_then(|client| client.window().cloned());
-        Some(Some(match programs.map(window) {
-            [None, None] => return Some(None),
-            [Some(a), Some(b)] => (a.id() == b.id()).then_some([a, b])?,
-            [None, Some(b)] => [self.clients.get_mut(&programs[0])?.borrow(&b)?, b],
-            [Some(a), None] => {
-                let b = self.clients.get_mut(&programs[1])?.borrow(&a)?;
-                [a, b]
-            }
-        }))
-    }
-
-    /// Refuses both ends, for which there is no memory.
-    fn part(&mut self, parties: &[Party; 2], shared: &Arc<Shared>) {
-        for party in parties {
-            self.release(&party.guest, party.user);
-        }
-        for (program, token) in parties.iter().flat_map(|party| &party.programs) {
-            self.refuse(*program, *token, Refusal::Memory, shared);
-        }
-    }
-
-    fn pair(
-        &mut self,
-        key: Key,
-        parties: [Party; 2],
-        memory: Memory,
-        given: [(Option<BorrowedFd<'_>>, u64); 2],
-        shared: &Arc<Shared>,
-    ) {
-        let ends: Vec<_> = parties.iter().flat_map(|party| party.programs.clone()).collect();
-        self.next_pair += 1;
-        self.counters.matched += 1;
-        let pair = self.next_pair;
-        self.pairs.insert(pair, Pair::new(key, parties, memory));
-        for (side, ((program, token), (descriptor, offset))) in ends.into_iter().zip(given).enumerate() {
-            let matched = Message::Matched { token, pair, second: side == 1, offset };
-            self.tell(program, matched, descriptor.as_slice(), shared);
-        }
-    }
-
-    /// Makes a pair once a window's thread has memory for it.
-    fn pair_later(
-        &mut self,
-        key: Key,
-        parties: [Party; 2],
-        windows: [Arc<dyn Window>; 2],
-        shared: &Arc<Shared>,
-    ) {
-        let shared = Arc::downgrade(shared);
-        let window = windows[0].clone();
-        window.later(Box::new(move || {
-            let memory = InWindow::new([&windows[0], &windows[1]]);
-            let Some(shared) = shared.upgrade() else { return };
-            let mut state = shared.lock();
-            let is_here = |party: &Party| state.clients.contains_key(&party.programs[0].0);
-            match memory {
-                Some(memory) if parties.iter().all(is_here) => {
-                    let offset = memory.offset();
-                    let given = [0, 1].map(|at| {
-                        // A program in a machine has its window already.
-                        let is_lent = state.is_lent(parties[at].programs[0].0);
-                        let (file, base) = windows[at].file();
-                        if is_lent { (Some(file), base + offset) } else { (None, offset) }
-                    });
-                    state.pair(key, parties, Memory::Window(memory), given, &shared);
-                }
-                unused => {
-                    unused.iter().for_each(InWindow::free);
-                    state.part(&parties, &shared);
-                }
-            }
-        }));
-    }
-
-    fn is_lent(&self, program: u64) -> bool {
-        self.clients.get(&program).is_some_and(|client| client.window().is_none())
     }
 
     fn poke(&mut self, program: u64, pair: u64, shared: &Arc<Shared>) {

@@ -83,6 +83,10 @@ pub struct Conn {
     pub waits_out: AtomicU32,
     /// The set of `epoll` that was told last of it, plus one.
     pub epoll: AtomicU32,
+    /// The descriptor by which it is there.
+    pub epoll_fd: AtomicI32,
+    /// Whether it is in several sets, so that its sockets must wake them.
+    pub is_shared: AtomicU32,
     /// When the peer must have returned to TCP: 0 if it need not, [`leaving::UNSEEN`] as long as it is quiet.
     pub returns: AtomicU64,
     /// The peer's position in its ring, as it was seen last while it had to return.
@@ -106,6 +110,7 @@ impl Conn {
         }
         self.error.store(0, Ordering::Relaxed);
         self.in_window.store(0, Ordering::Relaxed);
+        self.is_shared.store(0, Ordering::Relaxed);
         for word in [&self.sent, &self.received, &self.pair, &self.returns, &self.seen] {
             word.store(0, Ordering::Relaxed);
         }
@@ -154,7 +159,7 @@ impl table::Ref {
         let at = self.mapped();
         let side = if self.second.load(Ordering::Relaxed) == 1 { Side::Second } else { Side::First };
         // SAFETY: it is mapped as long as this process has the connection, which the reference keeps.
-        (!at.is_null()).then(|| unsafe { Link::new(at, side) })
+        (!at.is_null()).then(|| unsafe { Link::apart(at, self.rings(), side) })
     }
 
     /// Has the connection stay with TCP, if nothing was matched yet. Returns whether it does.

@@ -3,13 +3,13 @@
 
 use crate::conn::{self, MATCHED, OFFERED};
 use crate::table::{self, Ref};
-use crate::{leaving, settings, sys};
+use crate::{doors, leaving, settings, sys};
 use libc::{c_int, c_void};
-use sockring::{BYTES, MESSAGE_LEN, Message};
+use sockring::{BYTES, HEADER, MESSAGE_LEN, Message};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// The library's descriptors have numbers from here on, where programs seldom close what they did not open.
-const LEAST: c_int = 600;
+pub const LEAST: c_int = 600;
 /// Nanoseconds until it is tried again to reach a daemon.
 const AGAIN: u64 = 1_000_000_000;
 /// The stack of the thread.
@@ -24,11 +24,13 @@ static RUNS: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether a descriptor is the library's own.
 pub fn is_own(fd: c_int) -> bool {
-    fd >= LEAST && fd == SOCKET.load(Ordering::Relaxed)
+    fd >= LEAST && (fd == SOCKET.load(Ordering::Relaxed) || doors::next_own(fd) == Some(fd))
 }
 
-pub fn own() -> c_int {
-    SOCKET.load(Ordering::Relaxed)
+/// Returns the lowest of the library's descriptors from a number on.
+pub fn next_own(from: c_int) -> Option<c_int> {
+    let socket = Some(SOCKET.load(Ordering::Relaxed)).filter(|fd| *fd >= from);
+    socket.into_iter().chain(doors::next_own(from)).min()
 }
 
 fn token(conn: &Ref) -> u64 {
@@ -46,7 +48,7 @@ fn send(message: Message, descriptor: Option<c_int>) -> bool {
 
 /// Offers a connection to the daemon. Returns whether it was told.
 pub fn offer(conn: &Ref, fd: c_int) -> bool {
-    connect() && start() && send(Message::Offer { token: token(conn) }, Some(fd))
+    connect() && start() && send(Message::Offer { token: token(conn), doors: true }, Some(fd))
 }
 
 /// Takes an offer back.
@@ -138,6 +140,7 @@ pub fn forget() {
     if socket >= 0 {
         sys::close(socket);
     }
+    doors::forget();
 }
 
 /// Tells the daemon of the connections that a fork has inherited, so that their peers reach it.
@@ -184,24 +187,37 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
                 }
                 table::each_conn(|conn| _ = conn.moves(OFFERED, conn::FRESH));
                 leaving::return_all();
+                doors::fill_all();
             }
         }
     }
 }
 
 fn handle(message: Message, descriptor: Option<c_int>) {
+    doors::tidy();
     match message {
-        Message::Matched { token, pair, second, offset } => {
+        Message::File { file, second } => {
+            descriptor.into_iter().for_each(|descriptor| doors::open(file, second, descriptor));
+        }
+        Message::Door { file } => {
+            descriptor.into_iter().for_each(|descriptor| doors::take_bell(file, descriptor));
+        }
+        Message::Full { file } => doors::fill(file),
+        Message::Matched { token, pair, second, offset, slot } => {
             let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
-            let map = |fd| sys::map(fd, offset, BYTES, libc::MAP_SHARED);
-            let is_moved = match (&conn, conn.as_ref().and(descriptor).and_then(map)) {
-                (Some(conn), Some(at)) => {
-                    conn.set_mapped(at);
-                    conn.in_window.store((offset != 0).into(), Ordering::Relaxed);
-                    conn.set_matched(pair, second)
-                }
-                _ => false,
-            };
+            let is_moved = conn.as_ref().is_some_and(|conn| {
+                let places = match slot {
+                    0 => descriptor.and_then(|fd| sys::map(fd, offset, BYTES, libc::MAP_SHARED)).map(|at| {
+                        // SAFETY: as many bytes were mapped.
+                        [at.cast_const(), unsafe { at.add(HEADER) }.cast_const()]
+                    }),
+                    slot => doors::place(conn.number(), offset, second, slot),
+                };
+                let Some([at, rings]) = places else { return false };
+                conn.set_mapped(at.cast_mut(), rings.cast_mut());
+                conn.in_window.store((slot == 0 && offset != 0).into(), Ordering::Relaxed);
+                conn.set_matched(pair, second)
+            });
             if !is_moved {
                 // Nobody waits for it any more, or it can't be used.
                 send(Message::Gone { token, pair }, None);
@@ -215,7 +231,7 @@ fn handle(message: Message, descriptor: Option<c_int>) {
         Message::Again { token } => {
             let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
             if let Some((conn, fd)) = conn.and_then(|conn| table::descriptor(&conn).map(|fd| (conn, fd))) {
-                send(Message::Offer { token: self::token(&conn) }, Some(fd));
+                send(Message::Offer { token: self::token(&conn), doors: true }, Some(fd));
             }
         }
         Message::Refused { token } => {
@@ -225,9 +241,10 @@ fn handle(message: Message, descriptor: Option<c_int>) {
     }
 }
 
-/// Frees a number that the library's descriptor has.
+/// Frees a number that a descriptor of the library has.
 pub fn move_from(fd: c_int) {
-    if is_own(fd) {
+    doors::move_from(fd);
+    if fd >= LEAST && fd == SOCKET.load(Ordering::Relaxed) {
         match sys::duplicate(fd, LEAST) {
             // The program gets the old number, which is closed by what it does.
             Ok(new) => SOCKET.store(new, Ordering::Release),

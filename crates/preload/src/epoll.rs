@@ -7,9 +7,10 @@
 use crate::calls::get;
 use crate::lock::Lock;
 use crate::table::Ref;
-use crate::{polling, real, receiving, sending, settings, sys};
+use crate::{doors, polling, real, receiving, sending, settings, sys};
 use libc::{c_int, c_uint, c_void, epoll_event, sigset_t, timespec};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sockring::Link;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -29,6 +30,8 @@ const TURNS: u32 = 8;
 const LOOK: c_int = 5;
 /// The upper bits of the data of descriptors that are connections.
 const TAG: u64 = 0x7a3c_91e5_d400_0000;
+/// The data of the program's doorbell.
+const DOORBELL: u64 = 0x7a3c_91e5_d500_0000;
 
 static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
 
@@ -64,6 +67,29 @@ struct Set {
     state: Lock<State>,
     /// How many entries wait for room.
     waits_out: AtomicU32,
+    /// The doorbell in it, plus one.
+    bell: AtomicI32,
+    /// Whether it is in another set, which knows nothing of doorbells.
+    is_nested: AtomicBool,
+}
+
+impl Set {
+    /// Puts the program's doorbell into the set. Returns whether it is there, so that it wakes who sleeps.
+    fn has_bell(&self, epoll: c_int) -> bool {
+        let bell = doors::bell();
+        if bell < 0 || self.is_nested.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.bell.load(Ordering::Relaxed) != bell + 1 {
+            let events = libc::EPOLLIN as u32 | ET;
+            let added = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, events, DOORBELL);
+            if !matches!(added, Ok(_) | Err(libc::EEXIST)) {
+                return false;
+            }
+            self.bell.store(bell + 1, Ordering::Relaxed);
+        }
+        true
+    }
 }
 
 // SAFETY: the pointer is to memory of the set's alone.
@@ -145,12 +171,17 @@ pub fn forget(epoll: c_int) {
         // SAFETY: the memory is the set's; it becomes zeros.
         unsafe { libc::madvise(entries, DESCRIPTORS * size_of::<Entry>(), libc::MADV_DONTNEED) };
         set.waits_out.store(0, Ordering::Relaxed);
+        set.bell.store(0, Ordering::Relaxed);
+        set.is_nested.store(false, Ordering::Relaxed);
     }
 }
 
 /// Frees the sets in a fork: threads that had them are not here.
 pub fn free_all() {
-    (0..SETS as c_int).filter_map(set).for_each(|set| set.state.free());
+    for set in (0..SETS as c_int).filter_map(set) {
+        set.state.free();
+        set.bell.store(0, Ordering::Relaxed);
+    }
 }
 
 pub fn forget_range(first: c_uint, last: c_uint) {
@@ -164,6 +195,9 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
     // SAFETY: as the program calls it.
     let kernel = || unsafe { real::epoll_ctl(epoll, op, fd, event) };
     let Some(conn) = get(fd) else {
+        if let Some(inner) = set(fd) {
+            inner.is_nested.store(true, Ordering::Relaxed);
+        }
         if let Some(set) = set(epoll)
             && let Some(mut state) = set.state.take()
             && let Some(entry) = state.entry(fd)
@@ -183,6 +217,7 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
     if op == libc::EPOLL_CTL_DEL {
         let hot = entry.hot;
         *entry = Entry { hot, ..Entry::default() };
+        _ = conn.epoll.compare_exchange(epoll as u32 + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
         return kernel();
     }
     // SAFETY: as the program calls it.
@@ -209,7 +244,11 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
             *entry = before;
         }
     } else {
-        conn.epoll.store(epoll as u32 + 1, Ordering::Relaxed);
+        let before = conn.epoll.swap(epoll as u32 + 1, Ordering::Relaxed);
+        let number = conn.epoll_fd.swap(fd, Ordering::Relaxed);
+        if before != 0 && (before, number) != (epoll as u32 + 1, fd) {
+            conn.is_shared.store(1, Ordering::Relaxed);
+        }
         if conn.is_matched() && state.warm_or_arm(&conn, fd) && !readable && wants_in {
             tagged.events |= libc::EPOLLOUT as u32;
             // SAFETY: the event is there.
@@ -219,8 +258,47 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
     result
 }
 
+/// Has waits look at connections for which somebody has rung at a door.
+fn hear(epoll: c_int) {
+    doors::take_news(|conn| {
+        let (its, fd) =
+            (conn.epoll.load(Ordering::Relaxed) as c_int - 1, conn.epoll_fd.load(Ordering::Relaxed));
+        let Some(set) = set(its) else { return };
+        if let Some(mut state) = set.state.take()
+            && state.conn(fd).is_some_and(|its| its.number() == conn.number())
+            && !state.warm(fd)
+            && let Some(entry) = state.entry(fd)
+            && !entry.spent
+        {
+            // There are too many to look at: the room that the kernel's socket has makes it tell.
+            let events = entry.events | libc::EPOLLOUT as u32;
+            _ = sys::epoll_ctl(its, libc::EPOLL_CTL_MOD, fd, events, TAG | fd as u64);
+        }
+        if its != epoll {
+            doors::wake_others();
+        }
+    });
+}
+
+/// Has the sender of a connection ring, for a program that does not wait: by the door, if that wakes who waits later.
+pub fn arm_for(conn: &Ref, link: &Link, fd: c_int) {
+    let epoll = conn.epoll.load(Ordering::Relaxed) as c_int - 1;
+    let is_heard = set(epoll).is_some_and(|set| {
+        set.has_bell(epoll) && set.state.take().is_some_and(|mut state| state.conn(fd).is_some())
+    });
+    arm_one(conn, link, is_heard);
+}
+
+fn arm_one(conn: &Ref, link: &Link, is_heard: bool) {
+    match is_heard && conn.is_shared.load(Ordering::Relaxed) == 0 && doors::hears(conn) {
+        true => link.rx().arm_door(),
+        false => link.rx().arm(),
+    }
+}
+
 /// Looks at what the rings of a set have. Fills `events`; returns how many, and the number of this look.
 fn look(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> (usize, u32) {
+    hear(epoll);
     let Some(mut state) = set.state.take() else { return (0, 0) };
     state.looks = state.looks.wrapping_add(1);
     let look = state.looks;
@@ -328,7 +406,8 @@ pub fn looks_at(conn: &Ref, fd: c_int) -> bool {
 
 /// Makes all connections of a set cold. Returns whether one of them has something to tell, and whether one waits for
 /// room.
-fn arm(set: &Set) -> (bool, bool) {
+fn arm(set: &Set, epoll: c_int) -> (bool, bool) {
+    let is_heard = set.has_bell(epoll);
     let Some(mut state) = set.state.take() else { return (false, false) };
     let mut at = 0;
     let (mut news, mut full) = (false, false);
@@ -341,7 +420,7 @@ fn arm(set: &Set) -> (bool, bool) {
         };
         at += 1;
         let (Some(link), Some(entry)) = (conn.link(), state.entry(fd)) else { continue };
-        link.rx().arm();
+        arm_one(&conn, &link, is_heard);
         let has = receiving::has_news(&conn, &link);
         let tells = has
             && !entry.spent
@@ -375,7 +454,7 @@ fn spin(set: &Set) -> bool {
     // An edge that was told is no news: it would end the spin at once.
     let fresh =
         of.iter().flatten().all(|(_, conn)| conn.link().is_none_or(|link| !receiving::has_news(conn, &link)));
-    fresh && polling::spin_on(&of)
+    fresh && polling::spin_on(&of, doors::have_news)
 }
 
 /// Corrects what the kernel says, after as many events that a look has found. Returns how many events there are.
@@ -384,6 +463,9 @@ fn judge(set: &Set, epoll: c_int, events: &mut [epoll_event], (found, look): (us
     let mut kept = found;
     for at in found..events.len() {
         let mut event = events[at];
+        if event.u64 == DOORBELL {
+            continue;
+        }
         if event.u64 & !(DESCRIPTORS as u64 - 1) == TAG {
             let fd = (event.u64 & (DESCRIPTORS as u64 - 1)) as c_int;
             let Some(judged) = judge_one(&mut state, set, epoll, fd, event.events) else { continue };
@@ -463,7 +545,10 @@ fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32
 
 /// Returns whether a set has something to tell, for who waits for the set itself; makes its connections cold.
 pub fn must_not_wait(epoll: c_int) -> bool {
-    set(epoll).is_some_and(|set| arm(set).0)
+    set(epoll).is_some_and(|set| {
+        hear(epoll);
+        arm(set, epoll).0
+    })
 }
 
 /// Waits on a set.
@@ -506,14 +591,17 @@ fn wait(
                 }
             }
         }
-        let (news, waits_out) = arm(set);
+        let (news, waits_out) = arm(set, epoll);
+        let rung = !doors::sleep();
         // Bytes on their way by the kernel are news, too: a call that does not wait goes on.
-        if news && left() != Some(0) {
+        if (news || rung) && left() != Some(0) {
+            doors::wake_up();
             continue;
         }
         let milliseconds = left().map_or(-1, |left| left.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int);
         let most = if waits_out && !(0..=LOOK).contains(&milliseconds) { LOOK } else { milliseconds };
         let n = kernel(events, most);
+        doors::wake_up();
         if n < 0 {
             return n;
         }

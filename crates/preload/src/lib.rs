@@ -18,6 +18,7 @@ mod calls;
 mod conn;
 mod cursor;
 mod daemon;
+mod doors;
 mod epoll;
 mod leaving;
 mod lock;

@@ -3,7 +3,7 @@
 use crate::calls::get;
 use crate::table::Ref;
 use crate::waiting::Before;
-use crate::{epoll, real, receiving, sending, settings, sys, waiting};
+use crate::{doors, epoll, real, receiving, sending, settings, sys, waiting};
 use libc::{c_int, c_long, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use std::sync::atomic::Ordering;
 
@@ -60,6 +60,7 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
     if !settings::is_on() || !fds.iter().any(|one| get(one.fd).is_some() || epoll::is_known(one.fd)) {
         return call(fds, time.left());
     }
+    let has_sets = fds.iter().any(|one| epoll::is_known(one.fd));
     loop {
         let mut may_wait = !any_ready(fds);
         if may_wait && !time.is_up() && spin(fds) {
@@ -93,8 +94,13 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
                 }
             }
         }
+        // Whoever waits for a set waits for the doorbell in it.
+        let most = if has_sets && !doors::sleep() { Some(0) } else { most };
         let n = call(fds, most);
         let error = sys::errno();
+        if has_sets {
+            doors::wake_up();
+        }
         let mut found = 0;
         for (at, one) in fds.iter_mut().enumerate() {
             if at < 1024 && masked[at / 64] >> (at % 64) & 1 != 0 {
@@ -167,11 +173,11 @@ fn spin(fds: &[pollfd]) -> bool {
             count += 1;
         }
     }
-    spin_on(&of[..count])
+    spin_on(&of[..count], || false)
 }
 
-/// Spins for bytes on one of these connections.
-pub fn spin_on(of: &[Option<(c_int, Ref)>]) -> bool {
+/// Spins for bytes on one of these connections, or for something else.
+pub fn spin_on(of: &[Option<(c_int, Ref)>], other: fn() -> bool) -> bool {
     let cpu = sys::cpu();
     let mut before = Before::Nothing;
     for (_, conn) in of.iter().flatten() {
@@ -190,7 +196,8 @@ pub fn spin_on(of: &[Option<(c_int, Ref)>]) -> bool {
         return false;
     }
     let news = || {
-        of.iter().flatten().any(|(_, conn)| conn.link().is_some_and(|link| receiving::has_news(conn, &link)))
+        let has = |conn: &Ref| conn.link().is_some_and(|link| receiving::has_news(conn, &link));
+        of.iter().flatten().any(|(_, conn)| has(conn)) || other()
     };
     let came = waiting::briefly(before, news);
     for (_, conn) in of.iter().flatten() {

@@ -113,7 +113,7 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
                 if how.nonblocking || conn.nonblocking.load(Ordering::Relaxed) != 0 {
                     // Whoever waits arms the bell, but for sets that do not look at the connection.
                     if done == 0 && !epoll::looks_at(conn, fd) {
-                        link.rx().arm();
+                        epoll::arm_for(conn, &link, fd);
                         if has_news(conn, &link) && std::mem::replace(&mut again, false) {
                             continue;
                         }

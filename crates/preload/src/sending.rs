@@ -4,9 +4,9 @@ use crate::conn::Tx;
 use crate::cursor::Cursor;
 use crate::receiving::Taken;
 use crate::table::Ref;
-use crate::{leaving, settings, sys, waiting};
+use crate::{doors, leaving, settings, sys, waiting};
 use libc::c_int;
-use sockring::{Breach, Direction, Link};
+use sockring::{Bell, Breach, Direction, Link};
 use std::sync::atomic::Ordering;
 
 /// The result of one attempt to send.
@@ -149,8 +149,10 @@ fn attempt(
     if conn.in_window.load(Ordering::Relaxed) == 0 {
         dir.set_cpu(sys::cpu());
     }
-    if tx.sender.must_ring(dir) {
-        conn.bell(fd);
+    match tx.sender.must_ring(dir) {
+        Some(Bell::Door) if doors::ring(conn) => {}
+        Some(_) => conn.bell(fd),
+        None => {}
     }
     if done > 0 || cursor.is_done() {
         return Ok(Sent::Bytes(done));

@@ -110,6 +110,11 @@ pub fn close(fd: c_int) {
 }
 
 /// Duplicates a descriptor to a number from `least` on, for this program alone.
+pub fn write(fd: c_int, bytes: &[u8]) -> Result<usize, c_int> {
+    let before = errno();
+    checked(call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()), before)
+}
+
 pub fn duplicate(fd: c_int, least: c_int) -> Result<c_int, c_int> {
     let before = errno();
     checked(call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, least), before).map(|fd| fd as c_int)

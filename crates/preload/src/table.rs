@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 /// Descriptors with higher numbers stay with TCP.
 const DESCRIPTORS: usize = 1 << 20;
 /// Connections of a program at a time; more stay with TCP.
-const CONNECTIONS: usize = 1 << 16;
+pub const CONNECTIONS: usize = 1 << 16;
 
 /// For each descriptor: the number of its connection plus one, or 0.
 static TABLE: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
@@ -18,6 +18,8 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static USES: [AtomicU32; CONNECTIONS] = [const { AtomicU32::new(0) }; CONNECTIONS];
 /// For each connection: where this process has mapped its rings.
 static MAPPED: [AtomicPtr<u8>; CONNECTIONS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CONNECTIONS];
+/// For each connection: where the large rings are.
+static RINGS: [AtomicPtr<u8>; CONNECTIONS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CONNECTIONS];
 static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
 
 #[repr(C)]
@@ -67,7 +69,13 @@ impl Ref {
         MAPPED[self.0 as usize].load(Ordering::Acquire)
     }
 
-    pub fn set_mapped(&self, at: *mut u8) {
+    /// Returns where the rings are of memory that is mapped.
+    pub fn rings(&self) -> *mut u8 {
+        RINGS[self.0 as usize].load(Ordering::Acquire)
+    }
+
+    pub fn set_mapped(&self, at: *mut u8, rings: *mut u8) {
+        RINGS[self.0 as usize].store(rings, Ordering::Release);
         MAPPED[self.0 as usize].store(at, Ordering::Release);
     }
 
@@ -197,7 +205,7 @@ pub fn fork(made: bool) {
 
 fn release(number: u32) {
     let at = MAPPED[number as usize].swap(std::ptr::null_mut(), Ordering::AcqRel);
-    if !at.is_null() {
+    if !crate::doors::release(number) && !at.is_null() {
         // SAFETY: nobody of this process has the connection any more.
         unsafe { sys::unmap(at, sockring::BYTES) };
     }

@@ -4,10 +4,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of a ring.
 pub const SIZE: u64 = 256 << 10;
-/// Bytes before the rings.
+/// Bytes before the rings: the two directions, and two small rings for connections that have never had more than that
+/// on the way ([`Direction::start_small`]).
 pub const HEADER: usize = 4096;
+/// Bytes of both rings.
+pub const RINGS: usize = 2 * SIZE as usize;
 /// Bytes of the memory of a connection.
-pub const BYTES: usize = HEADER + 2 * SIZE as usize;
+pub const BYTES: usize = HEADER + RINGS;
+/// Bytes of a small ring.
+pub(crate) const SMALL: u64 = ((HEADER - 2 * size_of::<Direction>()) / 2) as u64;
 /// Entries of a log.
 const LOG: usize = 4;
 
@@ -30,6 +35,19 @@ struct Switch {
     r: AtomicU64,
 }
 
+/// How a reader is to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bell {
+    /// By a byte of the kernel's socket.
+    Kernel,
+    /// By the doorbell of its program ([`crate::Doors`]).
+    Door,
+}
+
+/// Values of `rx_armed`.
+const KERNEL: u32 = 1;
+const DOOR: u32 = 2;
+
 /// A direction, as sender and reader tell each other of it. Each line of the cache has one writer, but the last.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -42,7 +60,10 @@ pub struct Direction {
     cpu: AtomicU32,
     /// Sender: whether it will stay with TCP from now on.
     left: AtomicU32,
-    pad0: [u32; 11],
+    pad0: [u32; 3],
+    /// Maker, then sender: the position up to which bytes go by the small ring.
+    small: AtomicU64,
+    pad1: [u32; 6],
     log: [Switch; LOG],
     /// Reader: bytes ever read from the ring.
     rd: AtomicU64,
@@ -52,14 +73,14 @@ pub struct Direction {
     rx_epoch: AtomicU32,
     /// Reader: whether it follows switches.
     rx_ready: AtomicU32,
-    pad1: [u32; 10],
-    /// Whether the reader sleeps, or may: then the sender rings.
+    pad2: [u32; 10],
+    /// Whether the reader sleeps, or may: then the sender rings, as this says ([`Bell`]).
     rx_armed: AtomicU32,
     /// Whether the sender waits for room: then the reader rings, in its own direction.
     tx_armed: AtomicU32,
     /// Reader or daemon: whether the sender shall return to TCP; [`Direction::LEAVES`]: with what is unread.
     want_tcp: AtomicU32,
-    pad2: [u32; 13],
+    pad3: [u32; 13],
 }
 
 impl Direction {
@@ -163,16 +184,43 @@ impl Direction {
         self.cpu.load(Ordering::Relaxed) == cpu + 1
     }
 
+    /// Has bytes go by the small ring, as long as no more are on the way than it holds. For the maker of the memory.
+    pub fn start_small(&self) {
+        self.small.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Returns the position up to which bytes go by the small ring.
+    pub(crate) fn small(&self) -> u64 {
+        self.small.load(Ordering::Acquire)
+    }
+
+    /// Has bytes from a position on go by the large ring.
+    pub(crate) fn grow(&self, from: u64) {
+        self.small.store(from, Ordering::Release);
+    }
+
+    /// Returns whether bytes go by the large ring, as the sender says.
+    #[must_use]
+    pub fn has_grown(&self) -> bool {
+        self.small() != u64::MAX
+    }
+
     /// Asks the sender to ring when it has written. The caller looks at the ring again, then sleeps.
     pub fn arm(&self) {
-        self.rx_armed.store(1, Ordering::SeqCst);
+        self.rx_armed.store(KERNEL, Ordering::SeqCst);
+        fence();
+    }
+
+    /// Does what [`Self::arm`] does, by the doorbell. If somebody waits for the kernel's socket, that wakes both.
+    pub fn arm_door(&self) {
+        _ = self.rx_armed.compare_exchange(0, DOOR, Ordering::SeqCst, Ordering::Relaxed);
         fence();
     }
 
     /// Returns whether the sender will ring.
     #[must_use]
     pub fn is_armed(&self) -> bool {
-        self.rx_armed.load(Ordering::Acquire) == 1
+        self.rx_armed.load(Ordering::Acquire) != 0
     }
 
     /// Asks the reader to ring when there is room. The caller looks for room again, then sleeps.
@@ -181,9 +229,13 @@ impl Direction {
         fence();
     }
 
-    /// Returns whether the reader's bell is asked for, which is then no longer so.
-    pub(crate) fn take_armed(&self) -> bool {
-        self.rx_armed.swap(0, Ordering::SeqCst) == 1
+    /// Returns the bell that the reader asks for, which is then no longer so.
+    pub(crate) fn take_armed(&self) -> Option<Bell> {
+        match self.rx_armed.swap(0, Ordering::SeqCst) {
+            0 => None,
+            DOOR => Some(Bell::Door),
+            _ => Some(Bell::Kernel),
+        }
     }
 
     /// Returns whether the sender waits for room, which is then no longer so. To be called after reading.
@@ -221,6 +273,8 @@ fn fence() {
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     base: *const u8,
+    /// The place of both rings.
+    rings: *const u8,
     side: Side,
 }
 
@@ -237,7 +291,17 @@ impl Link {
     /// there is this link or a copy of it.
     #[must_use]
     pub const unsafe fn new(base: *const u8, side: Side) -> Self {
-        Self { base, side }
+        // SAFETY: the caller promises as many bytes.
+        Self { base, rings: unsafe { base.add(HEADER) }, side }
+    }
+
+    /// Takes memory that was mapped, whose rings are apart.
+    ///
+    /// # Safety
+    /// As for [`Self::new`]: [`HEADER`] bytes from `base` and [`RINGS`] bytes from `rings`.
+    #[must_use]
+    pub const unsafe fn apart(base: *const u8, rings: *const u8, side: Side) -> Self {
+        Self { base, rings, side }
     }
 
     /// Returns where the memory is.
@@ -271,17 +335,24 @@ impl Link {
         self.direction(self.side == Side::First)
     }
 
-    fn ring(&self, second: bool) -> *mut u8 {
-        let at = HEADER + if second { SIZE as usize } else { 0 };
-        // SAFETY: `new` promises as many bytes.
-        unsafe { self.base.add(at).cast_mut() }
-    }
-
-    /// Returns the two pieces of the ring from a position on, which together are not longer than the ring.
-    fn pieces(from: u64, len: usize) -> [(usize, usize); 2] {
-        let (at, len) = ((from % SIZE) as usize, len.min(SIZE as usize));
-        let first = len.min(SIZE as usize - at);
-        [(at, first), (0, len - first)]
+    /// Calls `each` with the pieces of a ring from a position on, which together are not longer than the large ring: where
+    /// a piece is, its place among all, and its bytes.
+    fn pieces(&self, second: bool, from: u64, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) {
+        let (len, small) = (len.min(SIZE as usize), self.direction(second).small());
+        let second = usize::from(second);
+        let mut done = 0;
+        while done < len {
+            let at = from.wrapping_add(done as u64);
+            let (base, start, size, most) = if at < small {
+                (self.base, 2 * size_of::<Direction>() + second * SMALL as usize, SMALL, small - at)
+            } else {
+                (self.rings, second * SIZE as usize, SIZE, u64::MAX)
+            };
+            let piece = ((len - done) as u64).min(size - at % size).min(most) as usize;
+            // SAFETY: `new` and `apart` promise as many bytes there.
+            each(unsafe { base.add(start + (at % size) as usize) }.cast_mut(), done, piece);
+            done += piece;
+        }
     }
 
     /// Copies into the ring in which this end sends.
@@ -289,13 +360,10 @@ impl Link {
     /// # Safety
     /// `len` bytes can be read at `from`. At most [`SIZE`] are copied.
     pub(crate) unsafe fn put(&self, position: u64, from: *const u8, len: usize) {
-        let ring = self.ring(self.side == Side::Second);
-        let mut done = 0;
-        for (at, piece) in Self::pieces(position, len) {
+        self.pieces(self.side == Side::Second, position, len, |ring, done, piece| {
             // SAFETY: the caller promises the source; the piece lies in the ring, and overlaps with nothing of ours.
-            unsafe { std::ptr::copy_nonoverlapping(from.add(done), ring.add(at), piece) };
-            done += piece;
-        }
+            unsafe { std::ptr::copy_nonoverlapping(from.add(done), ring, piece) };
+        });
     }
 
     /// Copies out of the ring in which this end reads, or sends.
@@ -303,13 +371,10 @@ impl Link {
     /// # Safety
     /// `len` bytes can be written at `to`. At most [`SIZE`] are copied.
     pub(crate) unsafe fn get(&self, sent: bool, position: u64, to: *mut u8, len: usize) {
-        let ring = self.ring((self.side == Side::Second) == sent);
-        let mut done = 0;
-        for (at, piece) in Self::pieces(position, len) {
+        self.pieces((self.side == Side::Second) == sent, position, len, |ring, done, piece| {
             // SAFETY: the caller promises the destination; the piece lies in the ring, and overlaps with nothing of
             // ours.
-            unsafe { std::ptr::copy_nonoverlapping(ring.add(at), to.add(done), piece) };
-            done += piece;
-        }
+            unsafe { std::ptr::copy_nonoverlapping(ring, to.add(done), piece) };
+        });
     }
 }

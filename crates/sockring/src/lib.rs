@@ -1,7 +1,7 @@
 //! The memory that two programs share for a TCP connection: a ring for each direction, and the log by which a sender
 //! switches between its ring and the kernel's socket.
 //!
-//! Owns: the layout of that memory; positions, bounds and order of what is in it; the messages between the library in
+//! Owns: the layout of that memory, and of a file of it for many connections; positions, bounds and order of what is in it; the messages between the library in
 //! a program and the daemon.
 //!
 //! Must not know: sockets, system calls, how a program waits. It allocates nothing.
@@ -13,12 +13,14 @@
 //! wake whoever sleeps on the socket. A sender switches only if the reader has acknowledged the epoch before.
 #![warn(missing_docs)]
 
+mod doors;
 mod layout;
 mod message;
 mod reader;
 mod sender;
 
-pub use layout::{BYTES, Direction, HEADER, Link, SIZE, Side};
+pub use doors::{Doors, FILE, SLOTS};
+pub use layout::{BYTES, Bell, Direction, HEADER, Link, RINGS, SIZE, Side};
 pub use message::{LEN as MESSAGE_LEN, Message};
 pub use reader::{Reader, Step};
 pub use sender::Sender;

@@ -12,6 +12,8 @@ pub enum Message {
     Offer {
         /// The program's name of it.
         token: u64,
+        /// Whether the program can have its memory in a file for many connections.
+        doors: bool,
     },
     /// Daemon: the other end is there. Offer it again, so that both sockets are seen alive at the same time.
     Again {
@@ -53,6 +55,25 @@ pub enum Message {
         /// The offset of the memory in what comes along. It is 0 unless that is a window of a virtual machine, with
         /// other memory in it.
         offset: u64,
+        /// The slot of the memory in a file for many connections, and the number of the file is `offset`. 0: it is in none.
+        slot: u8,
+    },
+    /// Daemon: a file for connections with another program comes along ([`crate::Doors`]).
+    File {
+        /// The number of the file.
+        file: u64,
+        /// Whether this is the second side.
+        second: bool,
+    },
+    /// Daemon: an event descriptor comes along.
+    Door {
+        /// The file whose other side is woken by it. 0: this program is.
+        file: u64,
+    },
+    /// Daemon: no connection is put into a file any more.
+    Full {
+        /// The number of the file.
+        file: u64,
     },
     /// Daemon: look at the directions of this connection.
     Look {
@@ -76,22 +97,27 @@ impl Message {
     #[must_use]
     pub fn bytes(self) -> [u8; LEN] {
         const NONE: (bool, u64) = (false, 0);
+        let slot = if let Self::Matched { slot, .. } = self { slot } else { 0 };
         let (kind, a, b, (second, offset)) = match self {
-            Self::Offer { token } => (1, token, 0, NONE),
+            Self::Offer { token, doors } => (1, token, 0, (doors, 0)),
             Self::Cancel { token } => (2, token, 0, NONE),
             Self::Poke { pair } => (3, 0, pair, NONE),
             Self::Gone { token, pair } => (4, token, pair, NONE),
             Self::Adopt { token, pair } => (5, token, pair, NONE),
-            Self::Matched { token, pair, second, offset } => (6, token, pair, (second, offset)),
+            Self::Matched { token, pair, second, offset, .. } => (6, token, pair, (second, offset)),
             Self::Look { token } => (7, token, 0, NONE),
             Self::Refused { token } => (8, token, 0, NONE),
             Self::Again { token } => (9, token, 0, NONE),
             Self::Return { token } => (10, token, 0, NONE),
+            Self::File { file, second } => (13, file, 0, (second, 0)),
+            Self::Door { file } => (14, file, 0, NONE),
+            Self::Full { file } => (15, file, 0, NONE),
         };
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
         bytes[4] = kind;
         bytes[5] = second.into();
+        bytes[6] = slot;
         bytes[8..16].copy_from_slice(&u64::to_le_bytes(a));
         bytes[16..24].copy_from_slice(&u64::to_le_bytes(b));
         bytes[24..].copy_from_slice(&u64::to_le_bytes(offset));
@@ -108,16 +134,19 @@ impl Message {
         }
         let (token, pair, offset, second) = (word(8)?, word(16)?, word(24)?, bytes[5] == 1);
         Some(match bytes[4] {
-            1 => Self::Offer { token },
+            1 => Self::Offer { token, doors: second },
             2 => Self::Cancel { token },
             3 => Self::Poke { pair },
             4 => Self::Gone { token, pair },
             5 => Self::Adopt { token, pair },
-            6 => Self::Matched { token, pair, second, offset },
+            6 => Self::Matched { token, pair, second, offset, slot: bytes[6] },
             7 => Self::Look { token },
             8 => Self::Refused { token },
             9 => Self::Again { token },
             10 => Self::Return { token },
+            13 => Self::File { file: token, second },
+            14 => Self::Door { file: token },
+            15 => Self::Full { file: token },
             _ => return None,
         })
     }

@@ -1,7 +1,7 @@
 //! The sender of a direction. Its own state lies where the peer can't write.
 
 use crate::Breach;
-use crate::layout::{Direction, Link, SIZE};
+use crate::layout::{Bell, Direction, Link, SIZE, SMALL};
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes after which a long copy is shown to the reader, so that both copy at the same time.
@@ -16,6 +16,8 @@ pub struct Sender {
     rd: u64,
     /// Position in the kernel's stream of the last switch to the ring.
     k: u64,
+    /// Whether bytes go by the large ring.
+    is_large: bool,
     /// The position in the ring from which bytes are still to be sent by the kernel.
     unsent: Option<u64>,
 }
@@ -104,9 +106,18 @@ impl Sender {
         let dir = link.tx();
         let mut done = 0;
         while done < len {
+            self.is_large = self.is_large || dir.has_grown();
             // The reader's line of the cache is read only if one's copy says that the ring is full.
-            let mut room = SIZE.saturating_sub(self.wr.wrapping_sub(self.rd));
-            if room < ((len - done) as u64).min(PIECE as u64) {
+            let needed = ((len - done) as u64).min(PIECE as u64);
+            let size = if self.is_large { SIZE } else { SMALL };
+            let mut room = size.saturating_sub(self.wr.wrapping_sub(self.rd));
+            if room < needed {
+                room = size.saturating_sub(self.wr.wrapping_sub(self.look(dir)?));
+            }
+            if room < needed && !self.is_large {
+                // The reader sees that before the position.
+                dir.grow(self.wr);
+                self.is_large = true;
                 room = self.room(dir)?;
             }
             let piece = (len - done).min(PIECE).min(room as usize);
@@ -122,14 +133,14 @@ impl Sender {
         Ok(done)
     }
 
-    /// Returns whether the reader must be woken by a bell. To be called after writing, and after a switch to the ring.
+    /// Returns the bell by which the reader must be woken. To be called after writing, and after a switch to the ring.
     #[must_use]
-    pub fn must_ring(&self, dir: &Direction) -> bool {
+    pub fn must_ring(&self, dir: &Direction) -> Option<Bell> {
         // Written bytes must be visible before it is asked whether the reader sleeps.
         fence(Ordering::SeqCst);
         // A reader that has not taken the kernel's bytes before the switch has these to wake it. It looks at the ring
         // when it has. So no bell comes before bytes that somebody may have to read without knowing of bells.
-        dir.is_armed() && dir.rx_k() >= self.k && dir.take_armed()
+        if dir.is_armed() && dir.rx_k() >= self.k { dir.take_armed() } else { None }
     }
 
     /// Copies bytes that are still to be sent by the kernel, up to `len`. Returns how many.

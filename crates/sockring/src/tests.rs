@@ -49,6 +49,7 @@ impl Model {
     fn new() -> Self {
         let memory = memory();
         let (tx, rx) = (link(&memory, Side::First), link(&memory, Side::Second));
+        tx.renew();
         let mut reader = Reader::default();
         reader.start(rx.rx(), 0);
         let (sender, kernel) = Default::default();
@@ -77,7 +78,7 @@ impl Model {
     }
 
     fn ring(&mut self) {
-        if self.sender.must_ring(self.tx.tx()) {
+        if self.sender.must_ring(self.tx.tx()).is_some() {
             self.kernel.push_back(InKernel::Bell);
             self.sent_k += 1;
             self.asleep = false;
@@ -235,12 +236,15 @@ proptest! {
     #[test]
     fn messages_are_read_as_written(token: u64, pair: u64, second: bool) {
         for message in [
-            Message::Offer { token },
+            Message::Offer { token, doors: second },
             Message::Cancel { token },
             Message::Poke { pair },
             Message::Gone { token, pair },
             Message::Adopt { token, pair },
-            Message::Matched { token, pair, second, offset: pair ^ token },
+            Message::Matched { token, pair, second, offset: pair ^ token, slot: token as u8 },
+            Message::File { file: token, second },
+            Message::Door { file: token },
+            Message::Full { file: token },
             Message::Look { token },
             Message::Refused { token },
         ] {
@@ -256,6 +260,7 @@ fn hostile_peer() {
         let memory = memory();
         let (ours, theirs) = (link(&memory, Side::First), link(&memory, Side::Second));
         let (mut sender, mut reader) = (Sender::default(), Reader::default());
+        ours.renew();
         reader.start(ours.rx(), 5);
         let mut bytes = [0; 5000];
         for (does, word, value) in writes {
@@ -327,7 +332,7 @@ fn threads_lose_nothing() {
                 // SAFETY: the vector has as many bytes.
                 let n = unsafe { sender.write(&tx, bytes.as_ptr(), bytes.len()) }.unwrap();
                 sent += n as u64;
-                if sender.must_ring(tx.tx()) {
+                if sender.must_ring(tx.tx()).is_some() {
                     sent_k += 1;
                     push(b"!");
                 }
@@ -423,4 +428,24 @@ fn a_sealed_reader_follows_nothing_more() {
     assert_eq!(model.reader.step(model.rx.rx()), Ok(Step::Kernel(u64::MAX)));
     assert!(model.reader.is_done(model.rx.rx()));
     assert!(!model.reader.has_news(model.rx.rx()));
+}
+
+/// Each slot with news is told once, and a side that says that it sleeps is woken.
+#[test]
+fn doors_tell_of_news() {
+    let memory = vec![0_u64; 2 * HEADER / 8];
+    let base = memory.as_ptr().cast::<u8>();
+    // SAFETY: only the doors are used, for which there is room.
+    let doors = unsafe { Doors::new(base.add(base.align_offset(HEADER))) };
+    let [ours, theirs] = [Side::First, Side::Second];
+    assert!(!doors.ring(ours, 1) && !doors.ring(ours, 255));
+    assert!(doors.has_news(ours) && !doors.has_news(theirs));
+    assert!(!doors.sleep(ours));
+    assert!(doors.ring(ours, 64) && !doors.ring(ours, 64));
+    let mut told = Vec::new();
+    doors.take(ours, |slot| told.push(slot));
+    assert_eq!(told, [1, 64, 255]);
+    assert!(doors.sleep(ours));
+    doors.wake(ours);
+    assert!(!doors.ring(ours, 7) && doors.sleep(theirs));
 }

@@ -123,7 +123,7 @@ fn admit(service: &Service, guest: &str, window: &Arc<Fake>) -> Option<Stream> {
 fn offer(stream: &mut Stream, token: u64, own: &str, peer: &str) {
     let offered =
         Offered { own: own.parse().unwrap(), peer: peer.parse().unwrap(), namespace: 0, cookie: token };
-    stream.send(&Frame::Said(Message::Offer { token }, Some(offered)).bytes()).unwrap();
+    stream.send(&Frame::Said(Message::Offer { token, doors: false }, Some(offered)).bytes()).unwrap();
 }
 
 /// Has both programs offer a connection, the first one twice, as it is asked to.
@@ -146,10 +146,10 @@ const B: &str = "10.1.1.2:4000";
 fn pair(service: &Service, window: &Arc<Fake>) -> (Stream, Stream, u64) {
     let (mut a, mut b) = (admit(service, "a", window).unwrap(), admit(service, "b", window).unwrap());
     offer_both(service, &mut a, &mut b);
-    let Message::Matched { token: 7, pair, second: false, offset: OFFSET } = hear(&mut a) else {
+    let Message::Matched { token: 7, pair, second: false, offset: OFFSET, .. } = hear(&mut a) else {
         panic!("no match");
     };
-    assert_eq!(hear(&mut b), Message::Matched { token: 9, pair, second: true, offset: OFFSET });
+    assert_eq!(hear(&mut b), Message::Matched { token: 9, pair, second: true, offset: OFFSET, slot: 0 });
     (a, b, pair)
 }
 
@@ -207,7 +207,7 @@ fn an_agent_can_offer_nothing_else() {
     // Connections within the machine, and offers without a socket.
     offer(&mut a, 1, "127.0.0.1:80", "127.0.0.1:81");
     assert_eq!(hear(&mut a), Message::Refused { token: 1 });
-    a.send(&Frame::Said(Message::Offer { token: 2 }, None).bytes()).unwrap();
+    a.send(&Frame::Said(Message::Offer { token: 2, doors: false }, None).bytes()).unwrap();
     assert_eq!(hear(&mut a), Message::Refused { token: 2 });
     a.send(b"nonsense").unwrap();
     assert!(a.receive().is_err());
@@ -223,7 +223,7 @@ fn hostile_agents() {
         let Some(mut agent) = (*come)() else { panic!("no room") };
         for (is_offer, bytes) in frames {
             let bytes = match is_offer {
-                true => [&Message::Offer { token: 1 }.bytes()[..], bytes].concat(),
+                true => [&Message::Offer { token: 1, doors: false }.bytes()[..], bytes].concat(),
                 false => bytes.clone(),
             };
             if agent.send(&bytes).is_err() {

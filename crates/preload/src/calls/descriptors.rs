@@ -34,20 +34,19 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         }
     });
     crate::epoll::forget_range(first, last);
-    let own = daemon::own();
-    if own < 0 || !(first..=last).contains(&(own as c_uint)) {
-        // SAFETY: it takes no memory.
-        return unsafe { real::close_range(first, last, flags) };
+    let (mut first, mut result) = (first, 0);
+    while let Some(own) = daemon::next_own(first.min(c_int::MAX as c_uint) as c_int).map(|own| own as c_uint)
+        && (first..=last).contains(&own)
+    {
+        if first < own {
+            // SAFETY: it takes no memory.
+            result |= unsafe { real::close_range(first, own - 1, flags) };
+        }
+        first = own + 1;
     }
-    let own = own as c_uint;
-    let mut result = 0;
-    if first < own {
+    if first <= last {
         // SAFETY: it takes no memory.
-        result |= unsafe { real::close_range(first, own - 1, flags) };
-    }
-    if own < last {
-        // SAFETY: it takes no memory.
-        result |= unsafe { real::close_range(own + 1, last, flags) };
+        result |= unsafe { real::close_range(first, last, flags) };
     }
     result
 }

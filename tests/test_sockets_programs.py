@@ -1,0 +1,218 @@
+"""Sockets at memory speed: programs as they are, and their own tests, whose connections go by rings."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from test_sockets import A2, PORTS, World
+
+from lab import eventually
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def world(shared_lab):
+    return World(shared_lab)
+
+
+def needs(*programs):
+    """Skips a test where programs are missing that `scripts/setup test` does not install."""
+    missing = [program for program in programs if not shutil.which(program)]
+    return pytest.mark.skipif(bool(missing), reason=f"missing: {', '.join(missing)}")
+
+
+class Moved:
+    """Expects that so many connections are moved in the block."""
+
+    def __init__(self, world, count):
+        self.world, self.count = world, count
+
+    def __enter__(self):
+        self.before = self.world.sockets()["matched"]
+
+    def __exit__(self, error, *_):
+        if not error:
+            assert self.world.sockets()["matched"] >= self.before + self.count
+
+
+# Tests of CPython that make connections of TCP. Those of VSOCK hang on kernels without its loopback, with TCP as well.
+CPYTHON = ["test_socket", "test_selectors", "test_epoll", "test_poll", "test_select"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", CPYTHON)
+def test_cpython(world, name):
+    command = ["python3", "-m", "test", "--timeout", "300", "-i", "*VSOCK*", name]
+    with Moved(world, 1):
+        world.run(world.a2, command, timeout=800, mode="eager")
+
+
+MEMCACHED = """
+import socket, sys
+link = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+stream = b""
+for number in range(2000):
+    value = bytes(str(number), "ascii") * (number % 50 + 1)
+    link.sendall(b"set key%d 0 0 %d\\r\\n%s\\r\\nget key%d\\r\\n" % (number, len(value), value, number))
+    wanted = b"STORED\\r\\nVALUE key%d 0 %d\\r\\n%s\\r\\nEND\\r\\n" % (number, len(value), value)
+    while len(stream) < len(wanted):
+        stream += link.recv(65536)
+    assert stream == wanted, (stream, wanted)
+    stream = b""
+"""
+
+
+@pytest.mark.nightly
+@needs("memcached")
+def test_memcached(world):
+    port = next(PORTS)
+    world.start(world.a2, ["memcached", "-u", "root", "-p", port, "-l", A2.address, "-vv"], "server listening")
+    with Moved(world, 4):
+        for _ in range(4):
+            world.run(world.a1, ["python3", "-c", MEMCACHED, A2.address, port])
+
+
+@pytest.mark.nightly
+@needs("socat")
+def test_socat(world, tmp_path):
+    """A file goes to an echo and back, by half-closed connections."""
+    port, there, back = next(PORTS), tmp_path / "there", tmp_path / "back"
+    there.write_bytes(bytes(number * 7 % 251 for number in range(3_000_000)))
+    world.start(world.a2, ["socat", "-d", "-d", f"TCP-LISTEN:{port},reuseaddr,fork", "PIPE"], "listening", mode="eager")
+    with Moved(world, 1):
+        shell = f"socat -t 20 - TCP:{A2.address}:{port} <{there} >{back}"
+        world.run(world.a1, ["sh", "-c", shell], mode="eager")
+    assert back.read_bytes() == there.read_bytes()
+
+
+NODE = """
+const net = require("net"), size = 3000000;
+const server = net.createServer(one => one.pipe(one)).listen(0, "127.0.0.1", () => {
+  let open = 20;
+  for (let n = 0; n < 20; n++) {
+    const sent = Buffer.alloc(size, n + 1), one = net.connect(server.address().port, "127.0.0.1");
+    let got = 0;
+    one.on("data", data => {
+      if (!data.every(byte => byte == n + 1)) throw Error("wrong bytes");
+      got += data.length;
+      if (got == size) one.end();
+    });
+    one.on("close", () => { if (got != size) throw Error("short"); if (--open == 0) server.close(); });
+    one.write(sent);
+  }
+});
+"""
+
+
+@pytest.mark.nightly
+@needs("node")
+def test_node(world):
+    with Moved(world, 20):
+        world.run(world.a2, ["node", "-e", NODE])
+
+
+JAVA = """
+import java.io.*; import java.net.*; import java.nio.*; import java.nio.channels.*;
+public class Talk {
+  public static void main(String[] words) throws Exception {
+    var server = ServerSocketChannel.open().bind(new InetSocketAddress("127.0.0.1", 0));
+    new Thread(() -> { try {
+      var one = server.accept(); var selector = Selector.open(); one.configureBlocking(false);
+      one.register(selector, SelectionKey.OP_READ); var bytes = ByteBuffer.allocate(65536);
+      while (true) { selector.select(); selector.selectedKeys().clear(); bytes.clear();
+        if (one.read(bytes) < 0) break; bytes.flip(); while (bytes.hasRemaining()) one.write(bytes); }
+      one.close(); } catch (IOException e) { e.printStackTrace(); } }).start();
+    var socket = new Socket("127.0.0.1", ((InetSocketAddress) server.getLocalAddress()).getPort());
+    var sent = new byte[10000]; var out = socket.getOutputStream(); var in = socket.getInputStream();
+    for (int turn = 0; turn < 300; turn++) {
+      for (int at = 0; at < sent.length; at++) sent[at] = (byte) (turn * 7 + at * 3);
+      out.write(sent);
+      if (!java.util.Arrays.equals(sent, in.readNBytes(sent.length))) throw new IOException("wrong bytes");
+    }
+    socket.close();
+    System.out.println("done");
+  }
+}
+"""
+
+
+@pytest.mark.nightly
+@needs("java")
+def test_java(world, tmp_path):
+    (tmp_path / "Talk.java").write_text(JAVA)
+    with Moved(world, 1):
+        assert "done" in world.run(world.a2, ["java", tmp_path / "Talk.java"])
+
+
+@pytest.mark.nightly
+@needs("sshd", "ssh-keygen")
+def test_openssh(world, tmp_path):
+    """Its daemon puts processes into sandboxes, and gives connections away."""
+    port, key, payload = next(PORTS), tmp_path / "key", tmp_path / "payload"
+    world.a2.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])
+    payload.write_bytes(bytes(number * 5 % 251 for number in range(2_000_000)))
+    (tmp_path / "authorized").write_text(key.with_suffix(".pub").read_text())
+    options = [f"HostKey={key}", f"AuthorizedKeysFile={tmp_path}/authorized", "StrictModes=no", "PidFile=none"]
+    words = [shutil.which("sshd"), "-D", "-e", "-p", port, *(word for option in options for word in ("-o", option))]
+    world.a2.run(["mkdir", "-p", "/run/sshd"])
+    world.start(world.a2, words, "Server listening")
+    ask = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", key, "-p", port]
+    shell = f"ssh {' '.join(map(str, ask))} root@{A2.address} cat <{payload}"
+    assert world.run(world.a1, ["sh", "-c", f"{shell} | cmp - {payload} && echo same"]).endswith("same\n")
+
+
+GO = """
+package main
+import ("fmt"; "io"; "net")
+func main() {
+  server, _ := net.Listen("tcp", "127.0.0.1:0")
+  go func() { one, _ := server.Accept(); io.Copy(one, one); one.Close() }()
+  one, _ := net.Dial("tcp", server.Addr().String())
+  sent, got := make([]byte, 100000), make([]byte, 100000)
+  for turn := 0; turn < 50; turn++ {
+    for at := range sent { sent[at] = byte(turn + at) }
+    one.Write(sent)
+    if _, failed := io.ReadFull(one, got); failed != nil || string(sent) != string(got) { panic("wrong bytes") }
+  }
+  fmt.Println("done")
+}
+"""
+
+
+@pytest.mark.nightly
+@needs("go")
+def test_go_stays_with_tcp(world, tmp_path):
+    (tmp_path / "talk.go").write_text(GO)
+    build = ["env", "CGO_ENABLED=0", f"GOCACHE={tmp_path}/cache", "GO111MODULE=off", "go", "build", "-o", "talk", "talk.go"]
+    world.a2.run(["sh", "-c", f"cd {tmp_path} && {' '.join(build)}"], timeout=300)
+    before = world.sockets()["offered"]
+    assert "done" in world.run(world.a2, [tmp_path / "talk"])
+    assert world.sockets()["offered"] == before
+
+
+@pytest.mark.nightly
+@needs("psql", "pgbench")
+def test_postgresql(world, tmp_path):
+    """pgbench by TCP; it checks nothing, so the sums of its tables are compared."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not programs:
+        pytest.skip("no server of PostgreSQL is installed")
+    port, data = next(PORTS), tmp_path / "data"
+    for directory in (tmp_path, *tmp_path.parents[:3], world.host.run_dir, *world.host.run_dir.parents[:2]):
+        directory.chmod(0o755)
+    data.mkdir()
+    shutil.chown(data, "postgres", "postgres")
+    as_user = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups"]
+    world.a2.run([*as_user, programs[-1] / "initdb", "-D", data, "-A", "trust", "-N"], timeout=200)
+    (data / "pg_hba.conf").write_text("host all all 0.0.0.0/0 trust\nlocal all all trust\n")
+    options = ["-c", f"listen_addresses={A2.address}", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
+    world.start(world.a2, [*as_user, programs[-1] / "postgres", "-D", data, "-p", port, *options], "ready to accept")
+    reach = ["-h", A2.address, "-p", port, "-U", "postgres"]
+    world.run(world.a1, ["pgbench", *reach, "-i", "-q", "postgres"], timeout=300)
+    with Moved(world, 8):
+        world.run(world.a1, ["pgbench", *reach, "-c", 8, "-t", 200, "postgres"], timeout=300)
+    sums = (
+        "select (select sum(abalance) from pgbench_accounts) = sum(delta), count(*) from pgbench_history"
+    )
+    eventually(lambda: "t|1600" in world.run(world.a1, ["psql", *reach, "-Atc", sums, "postgres"]), "the sums agree", 20)
