@@ -56,6 +56,10 @@ pub enum Verdict {
 pub enum Service {
     /// DHCP for IPv4.
     Dhcp,
+    /// DHCP for IPv6.
+    Dhcpv6,
+    /// Router advertisements.
+    Router,
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:

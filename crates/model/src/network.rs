@@ -47,8 +47,10 @@ pub struct Network {
 /// The services that the host itself gives the guests of a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Services {
-    /// DHCP (RFC 2131).
+    /// DHCP (RFC 2131) and DHCPv6 (RFC 8415).
     pub dhcp: bool,
+    /// Router advertisements (RFC 4861).
+    pub ra: bool,
 }
 
 /// Properties of the paths that a network's TCP connections take.

@@ -5,6 +5,7 @@
 //! attached wire the gateway's MAC is the wire's own: other hosts on that wire are gateways too, and a switch keeps
 //! one port for a MAC (IEEE 802.1Q, 8.8).
 
+use super::serve::is_router;
 use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::routing::is_router_anycast;
 use crate::{
@@ -144,7 +145,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Returns the gateway's answer, if the address is its own or a router anycast address of its subnets.
     fn gateways_answer(&self, frame: &Frame<'a>, addr: IpAddr) -> Option<Answer> {
         let own = Answer { router: true, ..Answer::host(frame.gateway_mac()) };
-        if frame.network.is_gateway(addr) {
+        if frame.network.is_gateway(addr) || frame.origin.is_guest() && is_router(frame.network, addr) {
             return Some(own);
         }
         let anycast = is_router_anycast(self.tables, frame.network, addr);

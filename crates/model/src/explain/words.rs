@@ -246,6 +246,8 @@ impl Display for Service {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         f.write_str(match self {
             Self::Dhcp => "dhcp",
+            Self::Dhcpv6 => "dhcpv6",
+            Self::Router => "ra",
         })
     }
 }

@@ -142,6 +142,17 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
 
 /// Returns a question to a service of the network.
 fn asked(rng: &mut Rng, own: Mac, src: IpAddr) -> String {
+    if rng.percent(40) {
+        let src = rng.one(&[own.link_local().to_string(), "::".to_owned()]);
+        return match rng.below(2) {
+            0 => format!(
+                "eth {own} > 33:33:00:00:00:02 / ip6 {src} > ff02::2 ttl 255 / icmp6 133 0 / payload 4"
+            ),
+            _ => {
+                format!("eth {own} > 33:33:00:01:00:02 / ip6 {src} > ff02::1:2 / udp 546 > 547 / payload 40")
+            }
+        };
+    }
     let (to, dst) = rng.one(&[(Mac::BROADCAST, "255.255.255.255"), (GATEWAY_MAC, "10.1.1.254")]);
     let src =
         rng.one(&["0.0.0.0".to_owned(), if src.is_ipv4() { src.to_string() } else { "10.1.1.1".to_owned() }]);

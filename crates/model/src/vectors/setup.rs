@@ -286,6 +286,7 @@ impl Setup {
                 "asymmetric" => network.tcp.asymmetric = true,
                 "mss-clamp" => network.tcp.mss_clamp = true,
                 "dhcp" => network.services.dhcp = true,
+                "ra" => network.services.ra = true,
                 "routed-outside" => network.routed_outside = true,
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,
