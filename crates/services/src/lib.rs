@@ -1,4 +1,4 @@
-//! Services of networks for their guests: addresses, by DHCP.
+//! Services of networks for their guests: addresses, by DHCP and DHCPv6, and router advertisements.
 //!
 //! Owns: reading what guests ask, and the answers. Nothing here does I/O: a question is a frame, and so is the answer.
 //! Each guest is answered from its own entry of the [`Plan`] alone, so nothing that it asks changes what others get.
@@ -8,10 +8,12 @@
 #![deny(unsafe_code)]
 
 mod counts;
-mod datagram;
 mod dhcp;
+mod dhcpv6;
+mod frame;
 mod plan;
 mod refused;
+mod router;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
@@ -20,7 +22,9 @@ pub use counts::{Counts, Key};
 pub use plan::{Binding, DhcpOptions, Network, Plan, Route};
 pub use refused::Refused;
 
-use datagram::Datagram;
+use frame::Datagram;
+use packet::{Headers, L4, proto};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The services of all networks.
@@ -47,10 +51,7 @@ impl Services {
     pub fn answer(&self, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
         let plan = self.lock().plan.clone();
         let binding = plan.bindings.get(&guest)?;
-        let answer = Datagram::read(frame).and_then(|asked| match asked.to_port {
-            dhcp::SERVER => dhcp::answer(&plan, binding, &asked),
-            _ => Err(Refused::Malformed),
-        });
+        let answer = answer(&plan, binding, frame);
         self.lock().counts.count(&binding.network.name, answer.as_ref().map(Option::is_some));
         answer.ok().flatten()
     }
@@ -63,6 +64,16 @@ impl Services {
         }
     }
 
+    /// Returns the advertisements that are due between two times, seconds after any begin: each with the number of
+    /// an interface. They are spread over [`router::PERIOD`].
+    pub fn due(&self, (after, now): (u64, u64)) -> Vec<(u16, Vec<u8>)> {
+        let plan = self.lock().plan.clone();
+        let rounds = |guest: u16, time: u64| (time + u64::from(guest)) / router::PERIOD;
+        let bindings = plan.bindings.iter().filter(|(_, binding)| binding.network.ra);
+        let due = bindings.filter(|(guest, _)| rounds(**guest, now) > rounds(**guest, after));
+        due.filter_map(|(guest, its)| Some((*guest, router::advertisement(&plan, its, None).ok()?))).collect()
+    }
+
     /// Returns the counts of questions and answers.
     pub fn counts(&self) -> Counts {
         self.lock().counts.clone()
@@ -70,5 +81,24 @@ impl Services {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn answer(plan: &Plan, guest: &Binding, frame: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+    let headers = Headers::ethernet(frame, 0, frame.len()).map_err(|_| Refused::Malformed)?;
+    let (ip, eth) =
+        (headers.ip().ok_or(Refused::Malformed)?, headers.eth.as_ref().ok_or(Refused::Malformed)?);
+    match (headers.l4, ip.src) {
+        (L4::Icmp { kind: proto::ND_ROUTER_SOLICITATION, .. }, IpAddr::V6(src)) => {
+            let to = (!src.is_unspecified()).then_some((eth.src, src));
+            router::advertisement(plan, guest, to).map(Some)
+        }
+        (L4::Udp { dst: dhcp::SERVER, .. }, IpAddr::V4(_)) => {
+            dhcp::answer(plan, guest, &Datagram::read(frame, &headers)?)
+        }
+        (L4::Udp { dst: dhcpv6::SERVER, .. }, IpAddr::V6(_)) => {
+            dhcpv6::answer(plan, guest, &Datagram::read(frame, &headers)?)
+        }
+        _ => Err(Refused::Malformed),
     }
 }

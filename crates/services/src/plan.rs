@@ -1,9 +1,9 @@
 //! The settings by which guests are answered, as the control plane gives them.
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::Mac;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// The settings of all guests.
@@ -39,6 +39,10 @@ pub struct Network {
     pub gateways: Vec<IpNet>,
     /// The domain of the guests' names.
     pub domain: Option<String>,
+    /// Whether guests get their addresses by DHCP.
+    pub dhcp: bool,
+    /// Whether the gateway announces itself to guests as a router.
+    pub ra: bool,
     /// Servers that resolve names.
     pub resolvers: Vec<IpAddr>,
     /// DHCP's further settings.
@@ -81,6 +85,42 @@ impl Binding {
             IpAddr::V6(_) => None,
         })
     }
+
+    /// Returns the gateways that are in IPv6 subnets.
+    pub(crate) fn gateways6(&self) -> impl Iterator<Item = Ipv6Net> {
+        let v6 = |net: &IpNet| if let IpNet::V6(net) = net { Some(*net) } else { None };
+        self.network.gateways.iter().filter_map(v6).filter(|net| !net.addr().is_unicast_link_local())
+    }
+
+    /// Returns the guest's addresses in these subnets.
+    pub(crate) fn v6(&self) -> impl Iterator<Item = Ipv6Addr> {
+        let is_in = |addr: &Ipv6Addr| self.gateways6().any(|net| net.contains(addr));
+        v6_of(&self.addresses).into_iter().filter(is_in)
+    }
+
+    /// Returns the router's link-local address: a gateway's, or the one made of the gateways' MAC.
+    pub(crate) fn router(&self, plan: &Plan) -> Ipv6Addr {
+        let v6 = |net: &IpNet| if let IpAddr::V6(addr) = net.addr() { Some(addr) } else { None };
+        let mut link_local =
+            self.network.gateways.iter().filter_map(v6).filter(Ipv6Addr::is_unicast_link_local);
+        link_local.next().unwrap_or_else(|| plan.gateway_mac.link_local())
+    }
+
+    /// Returns the domains in which the guest looks for names.
+    pub(crate) fn search(&self) -> Vec<String> {
+        let network = &self.network;
+        if network.options.search.is_empty() {
+            network.domain.iter().cloned().collect()
+        } else {
+            network.options.search.clone()
+        }
+    }
+}
+
+/// Returns the IPv6 addresses among these.
+pub(crate) fn v6_of(all: &[IpAddr]) -> Vec<Ipv6Addr> {
+    let v6 = |addr: &IpAddr| if let IpAddr::V6(addr) = addr { Some(*addr) } else { None };
+    all.iter().filter_map(v6).collect()
 }
 
 /// Returns the IPv4 addresses among these.

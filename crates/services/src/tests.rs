@@ -1,12 +1,13 @@
 //! Answers to well-behaved and hostile guests.
 
-use crate::datagram::{Datagram, End, datagram};
+use crate::frame::{Datagram, End, datagram, datagram6};
 use crate::{Binding, DhcpOptions, Key, Network, Plan, Route, Services};
 use bolero::TypeGenerator;
 use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
+use dhcproto::v6;
 use dhcproto::{Decodable, Decoder, Encodable};
 use packet::{Headers, Mac};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -18,7 +19,13 @@ const NOBODY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 fn plan(options: DhcpOptions, mtu: u16) -> Plan {
     let network = Network {
         name: "blue".to_owned(),
-        gateways: vec!["10.2.1.254/24".parse().unwrap(), "10.1.1.254/24".parse().unwrap()],
+        gateways: vec![
+            "10.2.1.254/24".parse().unwrap(),
+            "10.1.1.254/24".parse().unwrap(),
+            "fd00:1::ffff/64".parse().unwrap(),
+        ],
+        dhcp: true,
+        ra: true,
         domain: Some("blue.internal".to_owned()),
         resolvers: vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()],
         options,
@@ -56,9 +63,9 @@ fn frame(message: &Message) -> Vec<u8> {
 /// Returns the answer: to which MAC and address it goes, and what it says.
 fn ask(services: &Services, message: &Message) -> Option<(Mac, IpAddr, Message)> {
     let answer = services.answer(1, &frame(message))?;
-    let read = Datagram::read(&answer).unwrap();
-    assert_eq!((read.from, read.src, read.to_port), (GATEWAY, SERVER.into(), 68));
-    let to = Headers::ethernet(&answer, 0, answer.len()).unwrap().ip().unwrap().dst;
+    let headers = Headers::ethernet(&answer, 0, answer.len()).unwrap();
+    let (read, to) = (Datagram::read(&answer, &headers).unwrap(), headers.ip().unwrap().dst);
+    assert_eq!((read.from, read.src, headers.ports().1), (GATEWAY, SERVER.into(), 68));
     assert!(read.payload.len() >= 300);
     Some((Mac(*answer.first_chunk().unwrap()), to, Message::decode(&mut Decoder::new(read.payload)).unwrap()))
 }
@@ -183,11 +190,122 @@ fn options_are_as_many_as_the_client_takes() {
     assert_eq!((long.siaddr(), long.fname()), (OWN, Some(&b"pxelinux.0\0"[..])));
 }
 
+const OWN6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 7);
+const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+
+/// Returns a client's DHCPv6 datagram. The router's link-local address stands for the client's.
+fn frame6(payload: &[u8]) -> Vec<u8> {
+    let plan = Plan { gateway_mac: MAC, ..plan(DhcpOptions::default(), 1500) };
+    datagram6(&plan, &plan.bindings[&1], (546, 547), (GATEWAY, SERVERS), payload).unwrap()
+}
+
+fn message6(kind: v6::MessageType, options: impl IntoIterator<Item = v6::DhcpOption>) -> Vec<u8> {
+    let mut message = v6::Message::new_with_id(kind, [1, 2, 3]);
+    message.opts_mut().insert(v6::DhcpOption::ClientId(vec![0, 3, 0, 1, 9, 9]));
+    options.into_iter().for_each(|option| message.opts_mut().insert(option));
+    message.to_vec().unwrap()
+}
+
+fn wish(addresses: &[Ipv6Addr]) -> v6::DhcpOption {
+    let addr = |addr: &Ipv6Addr| {
+        v6::DhcpOption::IAAddr(v6::IAAddr {
+            addr: *addr,
+            preferred_life: 0,
+            valid_life: 0,
+            opts: v6::DhcpOptions::new(),
+        })
+    };
+    v6::DhcpOption::IANA(v6::IANA { id: 5, t1: 0, t2: 0, opts: addresses.iter().map(addr).collect() })
+}
+
+fn ask6(services: &Services, payload: &[u8]) -> Option<v6::Message> {
+    let answer = services.answer(1, &frame6(payload))?;
+    let headers = Headers::ethernet(&answer, 0, answer.len()).unwrap();
+    let read = Datagram::read(&answer, &headers).unwrap();
+    assert_eq!((read.from, read.src, headers.ports().1), (GATEWAY, GATEWAY.link_local().into(), 546));
+    assert_eq!(headers.ip().unwrap().dst, IpAddr::from(MAC.link_local()));
+    Some(v6::Message::decode(&mut Decoder::new(read.payload)).unwrap())
+}
+
+/// Returns the addresses of the first association, with their lifetimes.
+fn granted(answer: &v6::Message) -> Vec<(Ipv6Addr, u32)> {
+    let Some(v6::DhcpOption::IANA(association)) = answer.opts().get(v6::OptionCode::IANA) else {
+        return Vec::new();
+    };
+    let addr = |option: &v6::DhcpOption| match option {
+        v6::DhcpOption::IAAddr(addr) => Some((addr.addr, addr.valid_life)),
+        _ => None,
+    };
+    association.opts.iter().filter_map(addr).collect()
+}
+
+#[test]
+fn a_client_gets_its_ipv6_addresses() {
+    use v6::MessageType::{Advertise, Confirm, InformationRequest, Renew, Reply, Request, Solicit};
+    let services = services();
+    let offer = ask6(&services, &message6(Solicit, [wish(&[])])).unwrap();
+    assert_eq!((offer.msg_type(), offer.xid(), granted(&offer)), (Advertise, [1, 2, 3], vec![(OWN6, 3600)]));
+    let server = offer.opts().get(v6::OptionCode::ServerId).unwrap().clone();
+    let reply = ask6(&services, &message6(Request, [server.clone(), wish(&[OWN6])])).unwrap();
+    assert_eq!((reply.msg_type(), granted(&reply)), (Reply, vec![(OWN6, 3600)]));
+    let resolvers = v6::DhcpOption::DomainNameServers(vec!["2001:db8::53".parse().unwrap()]);
+    assert_eq!(reply.opts().get(v6::OptionCode::DomainNameServers), Some(&resolvers));
+    let wrong = "fd00:1::8".parse().unwrap();
+    let renewed = ask6(&services, &message6(Renew, [server.clone(), wish(&[wrong])])).unwrap();
+    assert_eq!(granted(&renewed), [(OWN6, 3600), (wrong, 0)]);
+    for (addr, right) in [(OWN6, v6::Status::Success), (wrong, v6::Status::NotOnLink)] {
+        let confirmed = ask6(&services, &message6(Confirm, [wish(&[addr])])).unwrap();
+        let status = v6::DhcpOption::StatusCode(v6::StatusCode { status: right, msg: String::new() });
+        assert_eq!(confirmed.opts().get(v6::OptionCode::StatusCode), Some(&status));
+    }
+    let rapid = ask6(&services, &message6(Solicit, [wish(&[]), v6::DhcpOption::RapidCommit])).unwrap();
+    assert_eq!(rapid.msg_type(), Reply);
+    assert!(ask6(&services, &message6(InformationRequest, [])).is_some());
+    let other = v6::DhcpOption::ServerId(vec![1]);
+    assert_eq!(
+        (ask6(&services, &message6(Request, [other, wish(&[])])), count(&services, "not_ours")),
+        (None, 1)
+    );
+    let mut long = message6(Request, [server, wish(&[])]);
+    long.extend([0, 1, 0, 200, 1]);
+    assert_eq!((ask6(&services, &long), count(&services, "malformed")), (None, 1));
+}
+
+#[test]
+fn the_router_announces_itself() {
+    let services = services();
+    let all = |answer: &[u8]| (answer[..6].to_vec(), answer[54..].to_vec());
+    let due = services.due((0, 199));
+    let (to, checked) = all(&due.iter().find(|(guest, _)| *guest == 1).unwrap().1);
+    assert_eq!((to, due.len()), (vec![0x33, 0x33, 0, 0, 0, 1], 2));
+    assert!(services.due((199, 200)).is_empty() && services.due((200, 397)).is_empty());
+    // Type, hop limit, flags: addresses and more by DHCPv6; lifetime.
+    assert_eq!(
+        (checked[0], &checked[4..8]),
+        (134, &[64, 0xc0, 1800_u16.to_be_bytes()[0], 1800_u16.to_be_bytes()[1]][..])
+    );
+    let prefix = |body: &[u8]| {
+        let at = body.windows(4).position(|option| option[..3] == [3, 4, 64]).unwrap();
+        (body[at + 3], body[at + 16..at + 24].to_vec())
+    };
+    assert_eq!(prefix(&checked), (0x80, vec![0xfd, 0, 0, 1, 0, 0, 0, 0]));
+    // A guest without addresses makes its own.
+    let (_, free) = all(&due.iter().find(|(guest, _)| *guest == 2).unwrap().1);
+    assert_eq!((free[5], prefix(&free).0), (0x40, 0xc0));
+    let sum =
+        |body: &[u8]| packet::checksum::l4(GATEWAY.link_local().into(), "ff02::1".parse().unwrap(), 58, body);
+    assert_eq!(sum(&checked), 0);
+    assert!(checked.windows(16).any(|addr| addr == "2001:db8::53".parse::<Ipv6Addr>().unwrap().octets()));
+    assert!(checked.windows(15).any(|name| name == *b"\x04blue\x08internal\x00"));
+}
+
 /// A step of a hostile guest: bytes of its own, or a message with bytes changed; meanwhile the plan changes.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Step {
     Bytes(Vec<u8>),
     Payload(Vec<u8>),
+    Payload6(Vec<u8>),
+    Changed6 { kind: u8, wished: Vec<u8>, at: u16, to: u8 },
     Changed { kind: u8, ciaddr: [u8; 4], requested: Option<[u8; 4]>, at: u16, to: u8 },
     Plan { mtu: u16, search: u8 },
 }
@@ -201,6 +319,15 @@ impl Step {
         let frame = match self {
             Self::Bytes(bytes) => bytes,
             Self::Payload(payload) => datagram(ends.0, ends.1, &payload).unwrap(),
+            Self::Payload6(payload) => frame6(&payload),
+            Self::Changed6 { kind, wished, at, to } => {
+                let wished: Vec<_> =
+                    wished.iter().map(|n| Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, (*n).into())).collect();
+                let mut bytes = message6(kind.into(), [wish(&wished)]);
+                let at = usize::from(at) % bytes.len();
+                bytes[at] = to;
+                frame6(&bytes)
+            }
             Self::Changed { kind, ciaddr, requested, at, to } => {
                 let requested = requested.map(|addr| DhcpOption::RequestedIpAddress(addr.into()));
                 let mut bytes = message(kind.into(), ciaddr.into(), requested).to_vec().unwrap();
@@ -216,7 +343,13 @@ impl Step {
         };
         for guest in 0..3 {
             let Some(answer) = services.answer(guest, &frame) else { continue };
-            let read = Datagram::read(&answer).unwrap();
+            let headers = Headers::ethernet(&answer, 0, answer.len()).unwrap();
+            let Ok(read) = Datagram::read(&answer, &headers) else { continue };
+            if headers.ports().1 == 546 {
+                let said = v6::Message::decode(&mut Decoder::new(read.payload)).unwrap();
+                assert!(granted(&said).iter().all(|(addr, life)| *addr == OWN6 || *life == 0), "{said:?}");
+                continue;
+            }
             let said = Message::decode(&mut Decoder::new(read.payload)).unwrap();
             assert!(guest == 1 && [OWN, NOBODY].contains(&said.yiaddr()), "{said:?}");
         }

@@ -2,9 +2,14 @@
 
 use crate::forwarder::Forwarder;
 use engine::{Asked, Engine};
+use model::VifId;
 use services::Services;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How often the thread looks whether advertisements are due.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Starts the thread that answers guests, and returns what it answers by.
 pub fn start(forwarder: &Forwarder) -> Arc<Services> {
@@ -21,11 +26,23 @@ pub fn start(forwarder: &Forwarder) -> Arc<Services> {
 
 /// Answers until the engine is gone.
 fn serve(services: &Services, questions: &Receiver<Asked>, engine: &Weak<Engine>) {
-    for asked in questions {
-        let Some(answer) = services.answer(asked.guest.0, &asked.frame) else { continue };
+    let (began, mut told) = (Instant::now(), 0);
+    loop {
+        let answers = match questions.recv_timeout(SECOND) {
+            Ok(asked) => {
+                let answer = services.answer(asked.guest.0, &asked.frame);
+                answer.map(|answer| (asked.guest.0, answer)).into_iter().collect()
+            }
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let now = began.elapsed().as_secs();
+        let unasked = services.due((std::mem::replace(&mut told, now), now));
         let Some(engine) = engine.upgrade() else { return };
-        if !engine.answer(asked.guest, answer) {
-            services.lost(asked.guest.0);
+        for (guest, frame) in answers.into_iter().chain(unasked) {
+            if !engine.answer(VifId(guest), frame) {
+                services.lost(guest);
+            }
         }
     }
 }

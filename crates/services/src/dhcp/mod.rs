@@ -3,7 +3,7 @@
 
 mod message;
 
-use crate::datagram::{Datagram, End, datagram};
+use crate::frame::{Datagram, End, datagram};
 use crate::plan::v4_of;
 use crate::{Binding, Plan, Refused};
 use dhcproto::Encodable;
