@@ -29,11 +29,12 @@ def config_of():
         "network",
         name="blue",
         vrf=1,
-        gateways=["10.1.1.254/24"],
+        gateways=["10.1.1.254/24", "fd00:1::ffff/64"],
         mtu=1450,
         dhcp=True,
+        ra=True,
         domain="blue.internal",
-        resolvers=["192.0.2.53"],
+        resolvers=["192.0.2.53", "2001:db8::53"],
         dhcp_options={"lease_time": 600, "ntp": ["192.0.2.123"], "search": ["blue.internal", "example.org"]},
     )
     for number, name in enumerate(MACS, 1):
@@ -44,7 +45,7 @@ def config_of():
             kind="tap",
             device=f"tap{name}",
             mac=MACS[name],
-            addresses=[f"10.1.1.{number}"],
+            addresses=[f"10.1.1.{number}", f"fd00:1::{number}"],
             hostname=f"host-{number}",
         )
     return config
@@ -121,6 +122,31 @@ def test_clients_of_a_distribution_take_what_they_are_told(host, lab, tmp_path):
             assert line in text, text
     finally:
         host.vm1.run(["dhclient", "-x", "-sf", "/bin/true", "-lf", leases, "-pf", tmp_path / "pid"], check=False)
+
+
+def test_linux_finds_the_router_and_gets_an_ipv6_address(host, tmp_path):
+    container = host.vm1
+    keys = (("accept_ra", 2), ("router_solicitations", 3), ("autoconf", 1), ("disable_ipv6", 1), ("disable_ipv6", 0))
+    for key, value in keys:
+        container.namespace.sysctl(f"net.ipv6.conf.{container.device}.{key}", value)
+    shown = lambda what: container.run(["ip", "-6", what, "show", "dev", container.device]).stdout
+    default = "default via fe80::200:5eff:fe00:100 proto ra"
+    eventually(lambda: default in shown("route"), default)
+    assert f"fd00:1::/64 dev {container.device}" in container.run(["ip", "-6", "route"]).stdout
+    assert container.namespace.run(["cat", f"/proc/sys/net/ipv6/conf/{container.device}/mtu"]).stdout.strip() == "1450"
+    assert "fd00:1::" not in shown("addr"), "an address that it may not use"
+    leases = tmp_path / "leases6"
+    files = ["-lf", leases, "-pf", tmp_path / "pid6"]
+    container.run(["dhclient", "-6", "-1", "-v", "-sf", "/bin/true", *files, container.device])
+    try:
+        text = leases.read_text()
+        for line in ("iaaddr fd00:1::1 {", "option dhcp6.name-servers 2001:db8::53;"):
+            assert line in text, text
+    finally:
+        container.run(["dhclient", "-6", "-x", "-sf", "/bin/true", *files], check=False)
+    container.namespace.ip("addr add fd00:1::1/128 dev", container.device, "nodad")
+    host.vm2.namespace.ip("addr add fd00:1::2/64 dev", host.vm2.device, "nodad")
+    container.expect_ping("fd00:1::2", 1)
 
 
 def test_a_question_is_explained_and_one_under_anothers_mac_is_none(host):

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Returns the plan of the services. `vif` knows the numbers of interfaces.
 pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
-    let served = index.networks().values().filter(|network| network.dhcp);
+    let served = index.networks().values().filter(|network| network.dhcp || network.ra);
     let networks: HashMap<&str, Arc<Network>> =
         served.map(|network| (network.name.as_str(), Arc::new(described(network)))).collect();
     let mut plan = Plan { gateway_mac: GATEWAY_MAC, ..Plan::default() };
@@ -67,6 +67,8 @@ fn described(network: &config::Network) -> Network {
         name: network.name.clone(),
         gateways: network.gateways.clone(),
         domain: network.domain.clone(),
+        dhcp: network.dhcp,
+        ra: network.ra,
         resolvers: network.resolvers.clone(),
         options,
     }

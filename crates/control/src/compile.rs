@@ -462,7 +462,7 @@ impl<'a> Compiler<'a> {
             },
             wire,
             routed_outside: network.routed_outside,
-            services: Services { dhcp: network.dhcp },
+            services: Services { dhcp: network.dhcp, ra: network.ra },
         };
         self.out.networks.insert(vrf, compiled);
     }

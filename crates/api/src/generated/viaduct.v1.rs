@@ -162,6 +162,9 @@ pub struct Network {
     /// What DHCP tells guests besides addresses and names.
     #[prost(message, optional, tag = "17")]
     pub dhcp_options: ::core::option::Option<DhcpOptions>,
+    /// Whether the gateway announces itself to guests as an IPv6 router.
+    #[prost(bool, optional, tag = "18")]
+    pub ra: ::core::option::Option<bool>,
 }
 /// What DHCP tells guests besides addresses and names.
 #[allow(clippy::all)]

@@ -48,6 +48,9 @@ pub struct Network {
     /// Whether guests get their addresses by DHCP.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dhcp: bool,
+    /// Whether the gateway announces itself to guests as an IPv6 router.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ra: bool,
     /// The domain of the guests' names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
@@ -120,7 +123,7 @@ impl Network {
         let tcp_asymmetric = r.get("tcp_asymmetric").unwrap_or(false);
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
         let routed_outside = r.get("routed_outside").unwrap_or(false);
-        let dhcp = r.get("dhcp").unwrap_or(false);
+        let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
@@ -147,6 +150,7 @@ impl Network {
                 mss_clamp,
                 routed_outside,
                 dhcp,
+                ra,
                 domain,
                 resolvers,
                 dhcp_options,

@@ -112,9 +112,12 @@ impl Value for DhcpRoute {
 
 /// Checks the keys of a network that belong to its services.
 pub(super) fn check(network: &Network, r: &Reader<'_>) {
-    let has_gateway = |v4: bool| network.gateways.iter().any(|gateway| gateway.addr().is_ipv4() == v4);
-    if network.dhcp && !has_gateway(true) {
-        r.problem(Some("dhcp"), "`dhcp` needs an IPv4 address in `gateways`, which answers");
+    if network.dhcp && network.gateways.is_empty() {
+        r.problem(Some("dhcp"), "`dhcp` needs an address in `gateways`, which answers");
+    }
+    let has_v6 = network.gateways.iter().any(|gateway| gateway.addr().is_ipv6());
+    if network.ra && !has_v6 {
+        r.problem(Some("ra"), "`ra` needs an IPv6 address in `gateways`, whose subnet is announced");
     }
     if network.domain.as_ref().is_some_and(|name| !is_domain(name)) {
         r.problem(Some("domain"), "`domain` is a domain, as in \"blue.internal\"");
@@ -124,8 +127,11 @@ pub(super) fn check(network: &Network, r: &Reader<'_>) {
         ("resolvers", !network.resolvers.is_empty()),
         ("dhcp_options", network.dhcp_options.is_some()),
     ];
-    for (key, _) in told.iter().filter(|(_, is_there)| *is_there && !network.dhcp) {
-        r.problem(Some(key), format!("`{key}` is told by DHCP; add `dhcp = true`"));
+    for (key, _) in told.iter().filter(|(_, is_there)| *is_there && !network.dhcp && !network.ra) {
+        r.problem(
+            Some(key),
+            format!("`{key}` is told by DHCP or router advertisements; add `dhcp = true` or `ra = true`"),
+        );
     }
     if network.resolvers.len() > MAX_ENTRIES {
         r.problem(Some("resolvers"), format!("use {MAX_ENTRIES} at most"));

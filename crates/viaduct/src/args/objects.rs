@@ -193,11 +193,14 @@ pub struct NetworkArgs {
     /// Give guests their addresses by DHCP
     #[arg(long)]
     pub dhcp: bool,
+    /// Announce the gateway to guests as an IPv6 router
+    #[arg(long)]
+    pub ra: bool,
     /// The domain of the guests' names
-    #[arg(long, requires = "dhcp")]
+    #[arg(long)]
     pub domain: Option<String>,
     /// A server that resolves names; may be repeated
-    #[arg(long = "resolver", value_name = "ADDRESS", requires = "dhcp")]
+    #[arg(long = "resolver", value_name = "ADDRESS")]
     pub resolvers: Vec<String>,
 }
 

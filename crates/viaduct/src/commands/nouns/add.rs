@@ -100,6 +100,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         mss_clamp: args.mss_clamp.then_some(true),
         routed_outside: args.routed_outside.then_some(true),
         dhcp: args.dhcp.then_some(true),
+        ra: args.ra.then_some(true),
         domain: args.domain,
         resolvers: args.resolvers,
         dhcp_options: None,
