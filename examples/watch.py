@@ -17,9 +17,10 @@ def main():
     socket = sys.argv[1]
     client = viaduct_pb2_grpc.ViaductStub(grpc.insecure_channel(f"unix:{socket}"))
     while True:
-        listed = client.Objects(api.ObjectsRequest())
-        print(f"{len(listed.objects)} objects at revision {listed.revision}")
-        for news in client.Watch(api.WatchRequest(revision=listed.revision)):
+        parts = list(client.StreamObjects(api.ObjectsRequest()))
+        count, revision = sum(len(part.objects) for part in parts), parts[0].revision
+        print(f"{count} objects at revision {revision}")
+        for news in client.Watch(api.WatchRequest(revision=revision)):
             if news.resync:
                 break
             for difference in news.differences:

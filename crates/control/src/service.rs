@@ -3,6 +3,7 @@
 mod convert;
 mod flows;
 mod guest_state;
+mod lists;
 mod ovs;
 mod packets;
 mod rdma;
@@ -17,14 +18,11 @@ use crate::answers::{Answers, Held};
 use crate::clients::{Connection, Peer};
 use crate::core::{Author, Core, Done, Error, Operation, Transaction, View};
 use crate::object_change::ObjectChange;
-use crate::owner::{Owned, Owner};
 use crate::server::{Missing, Sandbox};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
-use config::Kind;
 use guest_state::Import;
 use prost::Message;
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio_stream::Stream;
@@ -187,54 +185,6 @@ fn changes(view: &View, Done { changes, notes }: Done, warnings: Vec<v1::Warning
     v1::Changes { changes, warnings: notes.chain(warnings).collect(), revision: view.revision }
 }
 
-/// Returns the objects of a kind, or of all, that are of a network or of none, in their order.
-fn selected<'a>(view: &'a View, kind: Option<Kind>, network: Option<&str>) -> Vec<&'a Owned> {
-    let kinds = kind.as_ref().map_or(&Kind::ALL[..], std::slice::from_ref);
-    let Some(network) = network else { return view.objects.in_order_of(kinds.iter().copied()) };
-    let mut all = Vec::new();
-    for &kind in kinds {
-        let before = all.len();
-        all.extend(view.objects.of_no_network(kind));
-        all.extend(view.objects.of_network(kind, network));
-        all[before..].sort_by_key(|owned: &&Owned| owned.seq);
-    }
-    all
-}
-
-fn objects(
-    view: &View,
-    request: &v1::ObjectsRequest,
-    hold: impl FnOnce(usize) -> Result<Arc<Held>, Status>,
-) -> Result<(v1::ObjectsReply, Arc<Held>), Status> {
-    let objects = selected(view, convert::kind(request.kind()), request.network.as_deref());
-    let held = hold(objects.len() * OBJECT)?;
-    let mut users = if request.users { users::of_objects(view) } else { HashMap::new() };
-    let objects = objects.into_iter().map(|owned| {
-        let of = users.remove(&owned.object.key()).unwrap_or_default();
-        v1::OwnedObject {
-            owner: owned.owner.name().to_owned(),
-            object: Some(convert::message(&owned.object)),
-            users: of.names,
-            user_count: of.count,
-        }
-    });
-    Ok((v1::ObjectsReply { revision: view.revision, objects: objects.collect() }, held))
-}
-
-/// Writes the configuration in force as a file. A comment names the owner of objects that did not come from
-/// the file.
-fn export(view: &View) -> String {
-    let mut out = view.host.to_toml();
-    for owned in view.objects.in_order() {
-        out.push('\n');
-        if owned.owner != Owner::File {
-            out += &format!("# owner: {}\n", owned.owner.name());
-        }
-        out += &owned.object.to_concise_toml();
-    }
-    out
-}
-
 #[tonic::async_trait]
 impl Viaduct for Service {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
@@ -333,7 +283,13 @@ impl Viaduct for Service {
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
         let (user, answers) = (peer(&request).uid, self.answers.clone());
         let request = request.into_inner();
-        let work = move |core: &Core| objects(&core.view(), &request, |bytes| answers.hold(user, bytes));
+        let work = move |core: &Core| {
+            let view = core.view();
+            let held = answers.hold(user, lists::count(&view, &request) * OBJECT)?;
+            let reply =
+                lists::whole("StreamObjects", |most, send| lists::objects(&view, &request, most, send))?;
+            Ok((reply, held))
+        };
         self.blocking(work).await.map(held)
     }
 
@@ -342,7 +298,7 @@ impl Viaduct for Service {
         let work = move |core: &Core| {
             let view = core.view();
             let held = answers.hold(user, view.objects.len() * EXPORTED)?;
-            Ok((v1::ExportReply { toml: export(&view) }, held))
+            Ok((lists::whole("StreamExport", |most, send| lists::export(&view, most, send))?, held))
         };
         self.blocking(work).await.map(held)
     }
@@ -353,9 +309,40 @@ impl Viaduct for Service {
         let work = move |core: &Core| {
             let view = core.view();
             let held = answers.hold(user, tables::entries(&view, request.table()) * ENTRY)?;
-            Ok((tables::reply(&view, &request)?, held))
+            let reply = lists::whole("StreamTable", |most, send| tables::parts(&view, &request, most, send))?;
+            Ok((reply, held))
         };
         self.blocking(work).await.map(held)
+    }
+
+    type StreamObjectsStream = Streamed<v1::ObjectsReply>;
+
+    async fn stream_objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<Self::StreamObjectsStream> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let request = request.into_inner();
+        let make = move |view: &View, send: &mut lists::Send<'_, _>| {
+            lists::objects(view, &request, lists::PART, send)
+        };
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
+    }
+
+    type StreamExportStream = Streamed<v1::ExportReply>;
+
+    async fn stream_export(&self, request: Request<v1::ExportRequest>) -> Reply<Self::StreamExportStream> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let make = |view: &View, send: &mut lists::Send<'_, _>| lists::export(view, lists::PART, send);
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
+    }
+
+    type StreamTableStream = Streamed<v1::TableReply>;
+
+    async fn stream_table(&self, request: Request<v1::TableRequest>) -> Reply<Self::StreamTableStream> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let request = request.into_inner();
+        let make = move |view: &View, send: &mut lists::Send<'_, _>| {
+            tables::parts(view, &request, lists::PART, send)
+        };
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {

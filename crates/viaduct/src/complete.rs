@@ -2,6 +2,7 @@
 //! `viaduct` asks the daemon for the names of this host.
 
 use crate::client::{Client, Failure, connect};
+use crate::lists;
 use api::v1::{self, Kind, TableName};
 use clap_complete::CompletionCandidate;
 use clap_complete::env::Shells;
@@ -51,7 +52,7 @@ pub fn guests() -> Candidates {
 pub fn vifs() -> Candidates {
     ask(async |mut client| {
         let request = v1::TableRequest { table: TableName::Vif.into(), network: None };
-        let vifs = client.table(request).await?.into_inner().vifs;
+        let vifs = lists::table(&mut client, request).await?.vifs;
         Ok(vifs.into_iter().map(|vif| vif.name).collect())
     })
 }
@@ -86,7 +87,7 @@ pub fn keys() -> Candidates {
     match kind {
         Some(Kind::Rule) => ask(async |mut client| {
             let request = v1::TableRequest { table: TableName::Rule.into(), network: None };
-            let rules = client.table(request).await?.into_inner().rules;
+            let rules = lists::table(&mut client, request).await?.rules;
             Ok(rules.into_iter().map(|rule| rule.id.to_string()).collect())
         }),
         Some(kind) => ask(move |client| names(client, kind)),
@@ -116,7 +117,7 @@ fn words() -> Vec<String> {
 
 async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
     let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: false };
-    let objects = client.objects(request).await?.into_inner().objects;
+    let objects = lists::objects(&mut client, request).await?.objects;
     let name = |owned: v1::OwnedObject| {
         let fields = match serde_json::to_value(owned.object?.object?).ok()? {
             Value::Object(map) if map.len() == 1 => map.into_iter().next()?.1,

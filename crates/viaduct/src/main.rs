@@ -10,6 +10,7 @@ mod complete;
 mod doctor;
 mod help;
 mod input;
+mod lists;
 mod output;
 mod pcap;
 mod pcapng;

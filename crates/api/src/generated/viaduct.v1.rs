@@ -3078,6 +3078,56 @@ pub mod viaduct_client {
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Export"));
             self.inner.unary(req, path, codec).await
         }
+        /// Lists objects as Objects does, in parts of at most 256 KiB, all of the same revision.
+        pub async fn stream_objects(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ObjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ObjectsReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/StreamObjects",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "StreamObjects"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Returns the same text as Export, in parts.
+        pub async fn stream_export(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExportRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ExportReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/StreamExport",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "StreamExport"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Lists the entries of a table.
         pub async fn table(
             &mut self,
@@ -3096,6 +3146,31 @@ pub mod viaduct_client {
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Table"));
             self.inner.unary(req, path, codec).await
+        }
+        /// Lists the entries of a table in parts.
+        pub async fn stream_table(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::TableReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/StreamTable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "StreamTable"));
+            self.inner.server_streaming(req, path, codec).await
         }
         /// Summarises the state of the host.
         pub async fn status(
@@ -3460,11 +3535,53 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::ExportRequest>,
         ) -> std::result::Result<tonic::Response<super::ExportReply>, tonic::Status>;
+        /// Server streaming response type for the StreamObjects method.
+        type StreamObjectsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ObjectsReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Lists objects as Objects does, in parts of at most 256 KiB, all of the same revision.
+        async fn stream_objects(
+            &self,
+            request: tonic::Request<super::ObjectsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::StreamObjectsStream>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the StreamExport method.
+        type StreamExportStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ExportReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Returns the same text as Export, in parts.
+        async fn stream_export(
+            &self,
+            request: tonic::Request<super::ExportRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::StreamExportStream>,
+            tonic::Status,
+        >;
         /// Lists the entries of a table.
         async fn table(
             &self,
             request: tonic::Request<super::TableRequest>,
         ) -> std::result::Result<tonic::Response<super::TableReply>, tonic::Status>;
+        /// Server streaming response type for the StreamTable method.
+        type StreamTableStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::TableReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Lists the entries of a table in parts.
+        async fn stream_table(
+            &self,
+            request: tonic::Request<super::TableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::StreamTableStream>,
+            tonic::Status,
+        >;
         /// Summarises the state of the host.
         async fn status(
             &self,
@@ -4070,6 +4187,98 @@ pub mod viaduct_server {
                     };
                     Box::pin(fut)
                 }
+                "/viaduct.v1.Viaduct/StreamObjects" => {
+                    #[allow(non_camel_case_types)]
+                    struct StreamObjectsSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::ObjectsRequest>
+                    for StreamObjectsSvc<T> {
+                        type Response = super::ObjectsReply;
+                        type ResponseStream = T::StreamObjectsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ObjectsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::stream_objects(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StreamObjectsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/StreamExport" => {
+                    #[allow(non_camel_case_types)]
+                    struct StreamExportSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::ExportRequest>
+                    for StreamExportSvc<T> {
+                        type Response = super::ExportReply;
+                        type ResponseStream = T::StreamExportStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExportRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::stream_export(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StreamExportSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/viaduct.v1.Viaduct/Table" => {
                     #[allow(non_camel_case_types)]
                     struct TableSvc<T: Viaduct>(pub Arc<T>);
@@ -4109,6 +4318,52 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/StreamTable" => {
+                    #[allow(non_camel_case_types)]
+                    struct StreamTableSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::TableRequest>
+                    for StreamTableSvc<T> {
+                        type Response = super::TableReply;
+                        type ResponseStream = T::StreamTableStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::stream_table(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StreamTableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

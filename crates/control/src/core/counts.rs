@@ -56,7 +56,7 @@ impl Counts {
             let counted = view.executor.rule_counters(view.ids.rule(&rule.network, &text)?);
             (counted != Counters::default()).then(|| (rule.network.clone(), text, counted))
         });
-        let nexthops = nexthop_entries(view).into_iter().filter(|entry| entry.packets > 0);
+        let nexthops = nexthop_entries(view).filter(|entry| entry.packets > 0);
         let counted = |entry: api::v1::NexthopEntry| {
             (entry.text, Counters { packets: entry.packets, bytes: entry.bytes })
         };
@@ -90,7 +90,7 @@ impl Counts {
             .iter()
             .filter_map(|(network, text, counted)| Some((view.ids.rule(network, text)?, *counted)));
         let now: HashMap<_, _> =
-            nexthop_entries(view).into_iter().map(|entry| (entry.text, NexthopId(entry.id))).collect();
+            nexthop_entries(view).map(|entry| (entry.text, NexthopId(entry.id))).collect();
         let nexthops = self.nexthops.iter().filter_map(|(text, counted)| Some((*now.get(text)?, *counted)));
         Past {
             workers: self.workers.clone(),

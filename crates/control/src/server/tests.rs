@@ -1,4 +1,5 @@
 mod descriptors;
+mod lists;
 
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
@@ -466,20 +467,6 @@ fn routes(numbers: std::ops::Range<u32>) -> Vec<v1::Object> {
         v1::Object { object: Some(v1::object::Object::Route(route)) }
     };
     numbers.map(route).collect()
-}
-
-#[tokio::test]
-async fn a_client_that_adds_many_gets_an_answer_that_it_takes() {
-    with_server(|dir| async move {
-        let mut client = client(dir.path()).await;
-        let count = 90_000;
-        let done = client.add(v1::AddRequest { objects: routes(0..count) }).await.unwrap().into_inner();
-        let more = done.warnings.iter().find(|warning| warning.object == "answer").unwrap();
-        let told = format!("{} more changes", count as usize - done.changes.len());
-        assert!(more.message.starts_with(&told) && done.changes.len() > 10_000, "{more:?}");
-        assert_eq!(client.status(v1::StatusRequest {}).await.unwrap().into_inner().routes, count + 3);
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -65,6 +65,24 @@ impl Viaduct for ReadOnly {
         self.0.table(request).await
     }
 
+    type StreamObjectsStream = <Service as Viaduct>::StreamObjectsStream;
+
+    async fn stream_objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<Self::StreamObjectsStream> {
+        self.0.stream_objects(request).await
+    }
+
+    type StreamExportStream = <Service as Viaduct>::StreamExportStream;
+
+    async fn stream_export(&self, request: Request<v1::ExportRequest>) -> Reply<Self::StreamExportStream> {
+        self.0.stream_export(request).await
+    }
+
+    type StreamTableStream = <Service as Viaduct>::StreamTableStream;
+
+    async fn stream_table(&self, request: Request<v1::TableRequest>) -> Reply<Self::StreamTableStream> {
+        self.0.stream_table(request).await
+    }
+
     async fn status(&self, request: Request<v1::StatusRequest>) -> Reply<v1::StatusReply> {
         self.0.status(request).await
     }

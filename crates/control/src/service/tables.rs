@@ -1,3 +1,4 @@
+use super::lists::{Send, in_parts};
 use super::users;
 use crate::compile::Origins;
 use crate::core::View;
@@ -9,7 +10,13 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use tonic::Status;
 
-pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::TableReply, Status> {
+/// Lists the entries of a table in parts of at most so many bytes.
+pub(super) fn parts(
+    view: &View,
+    request: &v1::TableRequest,
+    most: usize,
+    send: &mut Send<'_, v1::TableReply>,
+) -> Result<(), Status> {
     let only = match &request.network {
         None => None,
         Some(name) => match view.network(name) {
@@ -20,19 +27,22 @@ pub(super) fn reply(view: &View, request: &v1::TableRequest) -> Result<v1::Table
     if matches!(request.table(), TableName::Nexthop | TableName::Rule) {
         view.executor.settle();
     }
-    let mut reply = v1::TableReply::default();
-    match request.table() {
-        TableName::Unspecified => return Err(super::invalid("which table?")),
-        TableName::Vif => reply.vifs = vif_entries(view, only),
-        TableName::Nexthop => reply.nexthops = nexthops(view),
-        TableName::Route => reply.routes = routes(view, only),
-        TableName::Bridge => reply.bridge = bridge(view, only),
-        TableName::Mpls => reply.mpls = mpls(view),
-        TableName::Vxlan => reply.vxlan = vxlan(view, only),
-        TableName::Rule => reply.rules = rule_entries(view, only),
-        TableName::Neighbour => reply.neighbours = neighbours(view, only),
+    macro_rules! send {
+        ($list:ident: $entries:expr) => {
+            in_parts($entries, most, |$list| send(v1::TableReply { $list, ..v1::TableReply::default() }))
+        };
     }
-    Ok(reply)
+    match request.table() {
+        TableName::Unspecified => Err(super::invalid("which table?")),
+        TableName::Vif => send!(vifs: vif_entries(view, only)),
+        TableName::Nexthop => send!(nexthops: nexthops(view)),
+        TableName::Route => send!(routes: routes(view, only)),
+        TableName::Bridge => send!(bridge: bridge(view, only)),
+        TableName::Mpls => send!(mpls: mpls(view)),
+        TableName::Vxlan => send!(vxlan: vxlan(view, only)),
+        TableName::Rule => send!(rules: rule_entries(view, only)),
+        TableName::Neighbour => send!(neighbours: neighbours(view, only)),
+    }
 }
 
 /// Returns the number of entries of a table, of all networks.
@@ -125,20 +135,18 @@ fn nexthop_text(view: &View, id: NexthopId) -> String {
 }
 
 /// Returns the nexthops of all networks, with their names and users.
-fn nexthops(view: &View) -> Vec<v1::NexthopEntry> {
+fn nexthops(view: &View) -> impl Iterator<Item = v1::NexthopEntry> {
     let (mut users, mut names) = (users::of_nexthops(view), users::nexthop_names(view));
-    let mut entries = nexthop_entries(view);
-    for entry in &mut entries {
+    nexthop_entries(view).map(move |entry| {
         let id = NexthopId(entry.id);
         let of = users.remove(&id).unwrap_or_default();
-        (entry.users, entry.user_count) = (of.names, of.count);
-        entry.names = names.remove(&id).unwrap_or_default();
-    }
-    entries
+        let names = names.remove(&id).unwrap_or_default();
+        v1::NexthopEntry { users: of.names, user_count: of.count, names, ..entry }
+    })
 }
 
-pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
-    let entry = |(&id, nexthop): (&NexthopId, &Nexthop)| {
+pub(crate) fn nexthop_entries(view: &View) -> impl Iterator<Item = v1::NexthopEntry> {
+    let entry = move |(&id, nexthop): (&NexthopId, &Nexthop)| {
         let used = view.executor.nexthop_counters(id);
         v1::NexthopEntry {
             id: id.0,
@@ -158,13 +166,13 @@ pub(crate) fn nexthop_entries(view: &View) -> Vec<v1::NexthopEntry> {
             ..v1::NexthopEntry::default()
         }
     };
-    view.tables.nexthops.iter().map(entry).collect()
+    view.tables.nexthops.iter().map(entry)
 }
 
-fn routes(view: &View, only: Option<Vrf>) -> Vec<v1::RouteEntry> {
+fn routes(view: &View, only: Option<Vrf>) -> impl Iterator<Item = v1::RouteEntry> {
     let origins = Origins::of(&view.objects, &view.away);
-    let wanted = view.tables.routes.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
-    let entries = wanted.map(|(&(vrf, prefix), &nexthop)| {
+    let wanted = view.tables.routes.iter().filter(move |((vrf, _), _)| is_of(only, *vrf));
+    wanted.map(move |(&(vrf, prefix), &nexthop)| {
         let network = view.network_name(vrf);
         let origin = origins.get(&network, prefix);
         v1::RouteEntry {
@@ -175,8 +183,7 @@ fn routes(view: &View, only: Option<Vrf>) -> Vec<v1::RouteEntry> {
             origin: origin.map(|owned| owned.object.key().to_string()).unwrap_or_default(),
             network,
         }
-    });
-    entries.collect()
+    })
 }
 
 fn bridge(view: &View, only: Option<Vrf>) -> Vec<v1::BridgeEntry> {
@@ -204,13 +211,13 @@ fn bridge(view: &View, only: Option<Vrf>) -> Vec<v1::BridgeEntry> {
     fixed.chain(learned).collect()
 }
 
-fn mpls(view: &View) -> Vec<v1::MplsEntry> {
-    let entry = |(&label, &nexthop): (&u32, &NexthopId)| v1::MplsEntry {
+fn mpls(view: &View) -> impl Iterator<Item = v1::MplsEntry> {
+    let entry = move |(&label, &nexthop): (&u32, &NexthopId)| v1::MplsEntry {
         label,
         nexthop: nexthop.0,
         text: nexthop_text(view, nexthop),
     };
-    view.tables.mpls.iter().map(entry).collect()
+    view.tables.mpls.iter().map(entry)
 }
 
 fn vxlan(view: &View, only: Option<Vrf>) -> Vec<v1::VxlanEntry> {

@@ -2,6 +2,7 @@
 
 use super::{Context, value};
 use crate::client::Failure;
+use crate::lists;
 use crate::output::{green, print, print_json, red, yellow};
 use api::v1;
 use serde_json::{Value, json};
@@ -87,7 +88,7 @@ fn refused(file: &Path, dry_run: bool, status: tonic::Status) -> Failure {
 }
 
 pub async fn export(on: &mut Context) -> Result<(), Failure> {
-    let toml = on.client.export(v1::ExportRequest {}).await?.into_inner().toml;
+    let toml = lists::export(&mut on.client).await?;
     if on.json { print_json(&json!({ "toml": toml })) } else { print(&toml) }
 }
 

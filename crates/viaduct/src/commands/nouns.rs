@@ -15,6 +15,7 @@ use crate::args::{
 };
 use crate::client::Failure;
 use crate::input;
+use crate::lists;
 use crate::output::{Column, cell, print_row, print_rows};
 use api::v1::object::Object;
 use api::v1::operation::Operation as Step;
@@ -101,7 +102,7 @@ async fn table(
     network: Option<String>,
 ) -> Result<v1::TableReply, Failure> {
     let request = v1::TableRequest { table: table.into(), network };
-    Ok(on.client.table(request).await?.into_inner())
+    lists::table(&mut on.client, request).await
 }
 
 fn rows<T: serde::Serialize>(entries: &[T]) -> Vec<Value> {
@@ -111,7 +112,7 @@ fn rows<T: serde::Serialize>(entries: &[T]) -> Vec<Value> {
 /// Requests the objects of a kind as rows: their fields, their owner, and the objects that refer to them.
 async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
     let request = v1::ObjectsRequest { kind: kind.into(), network: None, users: true };
-    let reply = on.client.objects(request).await?.into_inner();
+    let reply = lists::objects(&mut on.client, request).await?;
     let row = |owned: v1::OwnedObject| {
         let mut row = match owned.object?.object? {
             Object::Wire(object) => value(&object),
@@ -147,7 +148,7 @@ async fn the_network(on: &mut Context, named: Option<String>) -> Result<String, 
         return Ok(name);
     }
     let request = v1::ObjectsRequest { kind: Kind::Network.into(), network: None, users: false };
-    let reply = on.client.objects(request).await?.into_inner();
+    let reply = lists::objects(&mut on.client, request).await?;
     let name = |owned: v1::OwnedObject| match owned.object?.object? {
         Object::Network(network) => Some(network.name),
         _ => None,
