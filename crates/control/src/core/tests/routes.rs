@@ -129,8 +129,10 @@ impl Bench {
     /// Returns routes and nexthops in force, with nexthops' contents in place of numbers.
     fn routing(&self) -> (Vec<String>, Vec<String>) {
         let (view, tables) = (self.core.view(), self.executor.tables());
-        let routes = tables.routes().map(|(vrf, net, to)| format!("{vrf} {net} {}", content(&tables, to)));
-        let mut nexthops: Vec<_> = view.tables.nexthops.keys().map(|id| content(&tables, *id)).collect();
+        let routes =
+            tables.routes().map(|(vrf, net, to)| format!("{vrf} {net} {}", content(&view, &tables, to)));
+        let mut nexthops: Vec<_> =
+            view.tables.nexthops.keys().map(|id| content(&view, &tables, *id)).collect();
         nexthops.sort();
         let shown = view.tables.routes.iter().map(|(&(vrf, net), &to)| (vrf, net, to));
         assert!(shown.eq(tables.routes()), "what is shown is in force");
@@ -138,14 +140,15 @@ impl Bench {
     }
 }
 
-/// Describes a nexthop by its content, because its number depends on history.
-fn content(tables: &model::Tables, id: NexthopId) -> String {
+/// Describes a nexthop by its content, because numbers of nexthops and of interfaces depend on history.
+fn content(view: &View, tables: &model::Tables, id: NexthopId) -> String {
     match tables.nexthop(id).unwrap() {
         Nexthop::Ecmp(members) => {
-            let mut members: Vec<_> = members.iter().map(|member| content(tables, *member)).collect();
+            let mut members: Vec<_> = members.iter().map(|member| content(view, tables, *member)).collect();
             members.sort();
             format!("one of {members:?}")
         }
+        Nexthop::Encap { vif, mac } => format!("encap {mac} to {}", view.vif_name(*vif)),
         other => other.to_string(),
     }
 }
