@@ -71,8 +71,8 @@ func attach(socket, network, name, address string) error {
 	return err
 }
 
-// transact carries out one step. The request's id keeps it from being carried out twice, so it is repeated if no answer
-// comes.
+// transact carries out one step. The request's id keeps it from being carried out twice: whoever gets no answer may send
+// the same request again.
 func transact(ctx context.Context, viaduct api.ViaductClient, step *api.Operation) (*api.Changes, error) {
 	id := make([]byte, 16)
 	rand.Read(id)
