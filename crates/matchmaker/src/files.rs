@@ -3,8 +3,8 @@
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-use sockring::{Doors, FILE, Link, RINGS, SLOTS, Side};
+use rustix::mm::{MapFlags, ProtFlags};
+use sockring::{Doors, FILE, Link, SLOTS, Side};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -50,13 +50,9 @@ impl Mapped {
         self.doors().link(slot, Side::First)
     }
 
-    /// Frees the memory of a connection's large rings.
-    fn empty(&self, slot: u8) {
-        let (Some(link), Some([_, rings])) = (self.link(slot), self.doors().places(slot)) else { return };
-        if link.tx().has_grown() || link.rx().has_grown() {
-            // SAFETY: the rings are mapped; nobody of this process uses what is in them.
-            _ = unsafe { rustix::mm::madvise(rings.cast_mut().cast(), RINGS, Advice::LinuxRemove) };
-        }
+    /// Returns whether a connection has large rings, whose memory the file then has.
+    fn has_grown(&self, slot: u8) -> bool {
+        self.link(slot).is_some_and(|link| link.tx().has_grown() || link.rx().has_grown())
     }
 }
 
@@ -73,8 +69,12 @@ struct File {
     programs: [u64; 2],
     mapped: Arc<Mapped>,
     used: [bool; SLOTS],
-    /// How many are used.
+    /// How many have a connection.
     count: usize,
+    /// Whether a connection with large rings has ended. Its slot is not used again, and the file goes with its last
+    /// connection. To free the memory by a hole would be quicker, but the daemon would wait for whoever writes to the file
+    /// meanwhile, which a program can do for ever.
+    is_spent: bool,
 }
 
 /// A place for a connection.
@@ -103,14 +103,18 @@ impl Files {
     /// Takes a slot for a connection of two programs, the first of which has the first side.
     pub fn take(&mut self, programs: [u64; 2]) -> rustix::io::Result<Slot> {
         let known = self.of.get(&programs).into_iter().flatten();
-        let roomy = known.copied().find(|number| self.all.get(number).is_some_and(|file| file.count < SLOTS));
+        let roomy =
+            known.copied().find(|number| self.all.get(number).is_some_and(|file| file.used.contains(&false)));
         let (number, new) = match roomy {
             Some(number) => (number, None),
             None => {
                 let (at, descriptor) = memory(FILE)?;
                 self.last += 1;
                 let mapped = Arc::new(Mapped(at));
-                self.all.insert(self.last, File { programs, mapped, used: [false; SLOTS], count: 0 });
+                self.all.insert(
+                    self.last,
+                    File { programs, mapped, used: [false; SLOTS], count: 0, is_spent: false },
+                );
                 self.of.entry(programs).or_default().push(self.last);
                 (self.last, Some(descriptor))
             }
@@ -126,14 +130,15 @@ impl Files {
     /// Gives a slot back. Returns the programs that are to hear that its file gets no more connections.
     pub fn give_back(&mut self, number: u64, slot: u8) -> Option<[u64; 2]> {
         let file = self.all.get_mut(&number)?;
-        file.mapped.empty(slot);
-        (file.used[usize::from(slot) - 1], file.count) = (false, file.count - 1);
-        let programs = file.programs;
+        let has_grown = file.mapped.has_grown(slot);
+        (file.used[usize::from(slot) - 1], file.count) = (has_grown, file.count - 1);
+        file.is_spent |= has_grown;
+        let (programs, is_spent, is_idle) = (file.programs, file.is_spent, file.count == 0);
         let has_too_many = |program: u64| {
             let its = self.of.range([program, 0]..=[program, u64::MAX]).flat_map(|(_, files)| files);
             its.filter(|number| self.all.get(number).is_some_and(|file| file.count == 0)).count() > IDLE
         };
-        if self.all.get(&number)?.count > 0 || !has_too_many(programs[0]) {
+        if !is_idle || !(is_spent || has_too_many(programs[0])) {
             return None;
         }
         self.forget(number);
