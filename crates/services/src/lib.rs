@@ -67,6 +67,9 @@ impl Services {
     /// Returns the advertisements that are due between two times, seconds after any begin: each with the number of
     /// an interface. They are spread over 200 seconds.
     pub fn due(&self, (after, now): (u64, u64)) -> Vec<(u16, Vec<u8>)> {
+        if after == now {
+            return Vec::new();
+        }
         let plan = self.lock().plan.clone();
         let rounds = |guest: u16, time: u64| (time + u64::from(guest)) / router::PERIOD;
         let bindings = plan.bindings.iter().filter(|(_, binding)| binding.network.ra);
