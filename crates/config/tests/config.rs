@@ -52,6 +52,7 @@ fn a_host_written_out_for_people_reads_back() {
     };
     assert_eq!(of(&back), of(&document));
     assert!(!text.contains("tcp_midstream"), "a default is written out:\n{text}");
+    assert!(!text.contains("drop = true"), "a form that no page names is written:\n{text}");
 }
 
 #[test]

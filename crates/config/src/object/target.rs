@@ -99,8 +99,6 @@ pub enum Target {
 /// All keys of the table form.
 #[derive(Default, Serialize)]
 struct Form<'a> {
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    drop: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     guest: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,7 +123,7 @@ impl Serialize for Target {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut form = Form::default();
         match self {
-            Self::Drop => form.drop = true,
+            Self::Drop => return serializer.serialize_str("drop"),
             Self::Guest(name) => form.guest = Some(name),
             Self::Network(name) => form.network = Some(name),
             Self::Nexthop(name) => form.nexthop = Some(name),
