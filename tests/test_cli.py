@@ -74,6 +74,8 @@ def test_show_one(host):
     assert host.viaduct("guest", "show", "a1")["mac"] == A1.mac
     assert host.viaduct("rt", "show", f"{B1.address}/32", "--network", "blue")["prefix"] == f"{B1.address}/32"
     assert host.viaduct("wire", "show", "up0")["device"] == "up0"
+    known = host.call("wire", "show", "nothing-like-it", check=False)
+    assert "there are: up0" in known.stderr
 
 
 def test_add_and_delete(host):

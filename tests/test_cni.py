@@ -329,6 +329,7 @@ def test_containers_get_their_interfaces_back(runtime):
     runtime.lab.namespaces["c3"].delete()
     runtime.host.start()
     eventually(lambda: interfaces(runtime, "c1") == set(), "the old taps are gone")
+    assert "restore" in runtime.run([runtime.plugins / "viaduct-cni", "--help"]).stdout
     assert "2 interfaces" in runtime.run([runtime.plugins / "viaduct-cni", "restore"]).stdout
     for name in ("c1", "c2"):
         runtime.call("CHECK", config(prevResult=results[name]), container=name)

@@ -32,6 +32,10 @@ pub fn main() -> ExitCode {
             println!("viaduct-cni {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
+        (Some("--help" | "-h"), None, _) => {
+            println!("viaduct-cni: {USAGE}");
+            return ExitCode::SUCCESS;
+        }
         (Some("restore"), data_dir, None) if !data_dir.as_ref().is_some_and(|word| word.starts_with('-')) => {
             return restore(data_dir);
         }

@@ -68,8 +68,14 @@ impl Noun<'_> {
     }
 
     fn missing(&self, rows: &[Value], key: &str) -> Failure {
-        let known = rows.iter().flat_map(|row| self.keys.iter().filter_map(|name| row[*name].as_str()));
-        let near = config::did_you_mean(key, known);
+        let known: Vec<&str> =
+            rows.iter().flat_map(|row| self.keys.iter().filter_map(|name| row[*name].as_str())).collect();
+        let near = match config::did_you_mean(key, known.iter().copied()) {
+            none if none.is_empty() && (1..=MAX_NAMED).contains(&known.len()) => {
+                format!("; there are: {}", known.join(", "))
+            }
+            near => near,
+        };
         Failure::Refused(format!("there is no {} \"{key}\"{}{near}", self.name, self.somewhere()))
     }
 
@@ -87,6 +93,9 @@ impl Noun<'_> {
         self.network.as_ref().map(|network| format!(" in network \"{network}\"")).unwrap_or_default()
     }
 }
+
+/// Most names in a message about a name that does not exist.
+const MAX_NAMED: usize = 16;
 
 /// Carries out the steps, all or none, and shows what changed.
 async fn transact(on: &mut Context, steps: impl Iterator<Item = Step>) -> Result<(), Failure> {
