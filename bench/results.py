@@ -13,6 +13,8 @@ METRICS = {
     "max": "round trip max, us",
     "one_way_p50": "one way p50, us",
     "latency": "latency, us",
+    "register": "registration, us",
+    "deregister": "deregistration, us",
     "sent_per_delivered": "packets sent per packet delivered",
     "changes_per_second": "changes/s",
     "flows_per_second": "flows/s",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..generator import Replay, Traffic
+from ..results import METRICS
 from ..scenario import Scenario
 
 POINTS = {}
@@ -74,7 +75,8 @@ class Point:
 
 
 def point(cls):
-    """Registers a point."""
+    """Registers a point. A metric without a name would only be missed by the report, after all was measured."""
+    assert cls.metric in METRICS, f"{cls.name}: bench/results.py does not name the metric {cls.metric}"
     POINTS[cls.name] = cls()
     return cls
 
