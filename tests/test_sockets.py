@@ -123,6 +123,26 @@ def test_fates(world, fate):
     assert world.sockets()["matched"] == before + 1
 
 
+def test_a_hostile_peer_disturbs_nobody_else(world):
+    """It misuses the memory and the bells that it shares with a server, which serves others all the same."""
+    port, end, before = next(PORTS), world.host.run_dir / f"end-{next(NAMES)}", world.sockets()["matched"]
+    doors = RINGS / "doors.py"
+    world.start(world.a2, [doors, "serve", port], mode="eager")
+    attack = [doors, "attack", A2.address, port, world.host.run_dir / "sockets/a1", end]
+    attacker = world.a1.background(attack, f"attacker{next(NAMES)}")
+    attacker.wait_for("ready")
+    world.run(world.a1, [doors, "call", A2.address, port], mode="eager")
+    end.touch()
+    attacker.wait_for("done")
+    assert world.sockets()["matched"] == before + 2
+
+
+def test_a_fork_sees_no_later_connections(world):
+    port, doors = next(PORTS), RINGS / "doors.py"
+    world.start(world.a2, [doors, "serve", port], mode="eager")
+    world.run(world.a1, [doors, "fork", A2.address, port], mode="eager")
+
+
 def test_one_end_without_the_library(world):
     """It stays TCP, and works."""
     port = next(PORTS)

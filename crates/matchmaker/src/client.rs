@@ -1,6 +1,7 @@
 //! A program that offers connections.
 
 use crate::agent::Frame;
+use crate::closing::Who;
 use crate::offer::{Key, Offered, Waiting, option};
 use crate::pairs::Party;
 use crate::receive::receive;
@@ -18,8 +19,8 @@ use uverbs::{SocketError, Stream};
 
 /// Programs on the host. A guest has at most half of what others leave.
 pub const PROGRAMS: usize = 8192;
-/// Offers without another end, and ends of pairs, on the host. A guest has at most half of what others leave. Each pair
-/// takes a mapping of the daemon, of which it has 65,530 (`vm.max_map_count`).
+/// Offers without another end, ends of pairs, and slots of files instead of those there, on the host. A guest has at most
+/// half of what others leave. Each pair without a file takes a mapping of the daemon, of which it has 65,530 (`vm.max_map_count`).
 pub const CONNECTIONS: usize = 32_768;
 
 /// Shares of each user of a guest.
@@ -27,7 +28,7 @@ pub const CONNECTIONS: usize = 32_768;
 pub struct Limits {
     /// Programs at a time.
     pub programs: usize,
-    /// Offers without another end, and pairs, at a time.
+    /// Offers without another end, pairs, and slots of files instead of those there, at a time.
     pub connections: usize,
 }
 
@@ -72,8 +73,6 @@ pub struct Client {
     pub lent: Option<Lent>,
     /// Whether its connections can have memory in a file for many ([`sockring::Doors`]).
     pub has_doors: bool,
-    /// The doorbell of the program, once it has one.
-    pub doorbell: Option<OwnedFd>,
 }
 
 /// A window that a program of this kernel can map.
@@ -117,6 +116,11 @@ impl Client {
                 Ok(Said { message, offered, descriptors: Vec::new() })
             }
         }
+    }
+
+    /// Returns the user whose program it is.
+    pub fn who(&self) -> Who {
+        (self.guest.clone(), self.user)
     }
 
     /// Sends a message. Returns whether it could be sent.

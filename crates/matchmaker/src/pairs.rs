@@ -1,5 +1,6 @@
 //! Pairs: connections both of whose ends have memory.
 
+use crate::closing::Who;
 use crate::files::{self, Mapped};
 use crate::offer::Key;
 use crate::window::InWindow;
@@ -17,6 +18,13 @@ pub struct Party {
     pub pid: i32,
     /// The programs that have this end, by the numbers of their connections to the daemon, with their names of it.
     pub programs: Vec<(u64, u64)>,
+}
+
+impl Party {
+    /// Returns the user who has this end.
+    pub fn who(&self) -> Who {
+        (self.guest.clone(), self.user)
+    }
 }
 
 /// A pair, for showing.

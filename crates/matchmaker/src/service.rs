@@ -1,19 +1,20 @@
 //! The service and its thread.
 
+mod endings;
+mod offers;
 mod pairing;
+mod programs;
 
 use crate::Ways;
-use crate::client::{CONNECTIONS, Client, Limits, Line, PROGRAMS, Said, half_of};
+use crate::client::{Client, Limits, Line, PROGRAMS};
 use crate::closing::{Closers, Who};
-use crate::counters::{Counters, Reason, Refusal};
+use crate::counters::{Counters, Reason};
 use crate::files::Files;
-use crate::offer::{Key, Offered, Waiting};
-use crate::pairs::{Pair, PairStatus, Pairs, Party};
+use crate::offer::{Key, Waiting};
+use crate::pairs::{Pair, PairStatus, Pairs};
 use crate::window::Window;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
-use seqpacket::Connection;
 use sockets::{Closing, Listener, ListeningFile, Place, Sockets, Untrusted};
 use sockring::Message;
 use std::collections::{BTreeMap, HashMap};
@@ -100,8 +101,8 @@ struct State {
     pairs: Pairs,
     files: Files,
     next_pair: u64,
-    /// Offers and pairs of each user of a guest.
-    held: HashMap<(String, u32), usize>,
+    /// Offers and pairs of each user of a guest, and slots of files instead of the pairs there.
+    held: HashMap<Who, usize>,
     closers: Closers,
     /// Programs that have left, and may still use memory of a window.
     ending: Vec<Ending>,
@@ -156,6 +157,12 @@ impl Service {
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized + '_ {
         self.0.lock()
+    }
+
+    /// Returns what the users of a guest are charged with.
+    #[cfg(test)]
+    pub(crate) fn held(&self, guest: &str) -> usize {
+        self.0.lock().held.iter().filter(|(who, _)| who.0 == guest).map(|(_, held)| held).sum()
     }
 
     fn wake(&self) {
@@ -269,24 +276,6 @@ impl State {
         }
     }
 
-    /// Has pairs return to TCP.
-    fn return_pairs(&mut self, shared: &Arc<Shared>, why: Reason, which: impl Fn(&Pair) -> bool) {
-        let mut told = Vec::new();
-        for (number, pair) in self.pairs.iter_mut().filter(|(_, pair)| which(pair)) {
-            if !pair.is_returned() {
-                self.counters.return_pair(why);
-            }
-            let (shared, number) = (Arc::downgrade(shared), *number);
-            let tell = move || {
-                shared.upgrade().iter().for_each(|shared| shared.lock().tell_both(number, RETURN, shared));
-            };
-            if pair.return_to_tcp(why.text(), tell) {
-                told.push(number);
-            }
-        }
-        told.into_iter().for_each(|number| self.tell_both(number, RETURN, shared));
-    }
-
     /// Sends a message about their end to both ends of a pair.
     fn tell_both(&mut self, number: u64, says: fn(u64) -> Message, shared: &Arc<Shared>) {
         let Some(pair) = self.pairs.get(&number) else { return };
@@ -301,284 +290,6 @@ impl State {
         let Some(client) = self.clients.get_mut(&program) else { return };
         if !client.tell(message, descriptors) {
             self.end(program, shared);
-        }
-    }
-
-    /// Forgets a program.
-    fn end(&mut self, program: u64, shared: &Arc<Shared>) {
-        let Some(client) = self.clients.remove(&program) else { return };
-        for key in client.offers.values() {
-            self.waiting.remove(key);
-            self.release(&client.guest, client.user);
-        }
-        if !client.ends_in_order() {
-            // Nobody tells it to return by itself.
-            self.return_pairs(shared, Reason::Agent, |pair| pair.has(program));
-            self.pairs.values_mut().filter(|pair| pair.has(program)).for_each(Pair::lose);
-            if let Some(window) = client.window().cloned() {
-                window.clone().later(Box::new(move || window.lose()));
-            }
-        }
-        for (file, other) in self.files.end(program) {
-            self.tell(other, Message::Full { file }, &[], shared);
-        }
-        let is_lent = client.lent.is_some();
-        self.all_gone(program, |pair| !is_lent || !pair.is_in_window(), shared);
-        if let Some(lent) = client.lent.filter(|_| self.pairs.values().any(|pair| pair.has(program))) {
-            self.ending.push(Ending { program, process: lent.process, is_late: false });
-        }
-    }
-
-    /// Notes that a program has let go of those of its pairs.
-    fn all_gone(&mut self, program: u64, which: impl Fn(&Pair) -> bool, shared: &Arc<Shared>) {
-        let its = |pair: &Pair| pair.has(program) && which(pair);
-        let pairs: Vec<u64> =
-            self.pairs.iter().filter(|(_, pair)| its(pair)).map(|(number, _)| *number).collect();
-        pairs.into_iter().for_each(|pair| self.gone(program, pair, None, shared));
-    }
-
-    /// Looks which programs have ended that may use memory of a window. Those that have not return to TCP.
-    fn end_processes(&mut self, shared: &Arc<Shared>) {
-        let (over, mut alive): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.ending).into_iter().partition(Ending::is_over);
-        over.iter().for_each(|ending| self.all_gone(ending.program, |_| true, shared));
-        for ending in alive.iter_mut().filter(|ending| !ending.is_late) {
-            ending.is_late = true;
-            self.return_pairs(shared, Reason::Agent, |pair| pair.has(ending.program));
-        }
-        alive.retain(|ending| self.pairs.values().any(|pair| pair.has(ending.program)));
-        self.ending = alive;
-    }
-
-    fn gone(&mut self, program: u64, number: u64, token: Option<u64>, shared: &Arc<Shared>) {
-        let Some(pair) = self.pairs.get_mut(&number).filter(|pair| pair.has(program)) else { return };
-        if pair.forget(program, token) {
-            self.remove(number, shared);
-        }
-    }
-
-    /// Removes a pair that nobody has any more.
-    fn remove(&mut self, number: u64, shared: &Arc<Shared>) {
-        let Some(mut pair) = self.pairs.remove(&number) else { return };
-        let (a, b) = pair.news().unwrap_or_default();
-        self.counters.bytes = self.counters.bytes.saturating_add(a.saturating_add(b));
-        pair.end();
-        if let Some((file, slot)) = pair.slot() {
-            let told = self.files.give_back(file, slot).into_iter().flatten();
-            told.for_each(|program| self.tell(program, Message::Full { file }, &[], shared));
-        }
-        for party in &pair.parties {
-            self.release(&party.guest, party.user);
-        }
-    }
-
-    fn release(&mut self, guest: &str, user: u32) {
-        let who = (guest.to_owned(), user);
-        if let Some(held) = self.held.get_mut(&who) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(&who);
-            }
-        }
-    }
-
-    fn cancel(&mut self, program: u64, token: u64) {
-        let Some(client) = self.clients.get_mut(&program) else { return };
-        let (guest, user) = (client.guest.clone(), client.user);
-        if let Some(key) = client.offers.remove(&token) {
-            self.waiting.remove(&key);
-            self.release(&guest, user);
-        }
-    }
-
-    fn accept(&mut self, guest: &str, socket: Untrusted, shared: &Arc<Shared>) {
-        let Ok(uverbs::Peer { uid: user, pid }) = uverbs::peer(&socket) else { return };
-        if !self.open.contains_key(guest) {
-            return;
-        }
-        let socket = Arc::new(socket);
-        let line = Line::Here(Connection::serving(socket.clone()));
-        self.admit(guest, (user, pid), socket, line, shared);
-    }
-
-    /// Adds a program, if there is room. Returns whether there is.
-    fn admit(
-        &mut self,
-        guest: &str,
-        (user, pid): (u32, i32),
-        socket: Arc<Untrusted>,
-        line: Line,
-        shared: &Arc<Shared>,
-    ) -> bool {
-        let of_guest = self.clients.values().filter(|client| client.guest == guest).count();
-        let own = self.clients.values().filter(|client| client.user == user && client.guest == guest).count();
-        if own >= shared.limits.programs || of_guest >= half_of(PROGRAMS, self.clients.len() - of_guest) {
-            return false;
-        }
-        // Descriptors come only from programs of this kernel.
-        if matches!(line, Line::Here(_)) && !self.closers.admit(&(guest.to_owned(), user)) {
-            return false;
-        }
-        let (guest, offers) = (guest.to_owned(), BTreeMap::new());
-        let client = Client {
-            socket,
-            line,
-            guest,
-            user,
-            pid,
-            offers,
-            credit: CREDIT,
-            lent: None,
-            has_doors: false,
-            doorbell: None,
-        };
-        self.next += 1;
-        self.clients.insert(self.next, client);
-        true
-    }
-
-    /// Reads what a program says. Returns whether it goes on.
-    fn serve(&mut self, program: u64, shared: &Arc<Shared>) -> bool {
-        for _ in 0..TURN {
-            let Some(client) = self.clients.get_mut(&program) else { return true };
-            if client.credit == 0 {
-                return true;
-            }
-            client.credit -= 1;
-            let Said { message, offered, descriptors } = match client.hear() {
-                Ok(said) => said,
-                Err(Errno::AGAIN | Errno::INTR) => return true,
-                Err(_) => return false,
-            };
-            let who = (client.guest.clone(), client.user);
-            // Copies here would hold the ends of streams back.
-            let mut is_closed = true;
-            for descriptor in descriptors {
-                is_closed &= self.closers.close(&who, descriptor);
-            }
-            if !is_closed {
-                return false;
-            }
-            match message {
-                Some(Message::Offer { token, doors }) => {
-                    client.has_doors |= doors && client.window().is_none();
-                    self.offer(program, token, offered, shared);
-                }
-                Some(Message::Cancel { token }) => self.cancel(program, token),
-                Some(Message::Poke { pair }) => self.poke(program, pair, shared),
-                Some(Message::Gone { token, pair }) => self.gone(program, pair, Some(token), shared),
-                Some(Message::Adopt { token, pair }) => self.adopt(program, token, pair),
-                _ => return false,
-            }
-        }
-        true
-    }
-
-    /// Returns whether a user of a guest may have one more offer.
-    fn has_room(&self, guest: &str, user: u32, limit: usize) -> bool {
-        let (mut own, mut of_guest, mut of_others) = (0, 0, 0);
-        for ((its, of), count) in &self.held {
-            *if its == guest { &mut of_guest } else { &mut of_others } += count;
-            own += if its == guest && *of == user { *count } else { 0 };
-        }
-        own < limit && of_guest < half_of(CONNECTIONS, of_others)
-    }
-
-    fn offer(&mut self, program: u64, token: u64, offered: Option<Offered>, shared: &Arc<Shared>) {
-        self.counters.offered += 1;
-        let Some(client) = self.clients.get(&program) else { return };
-        let (guest, user) = (client.guest.clone(), client.user);
-        let known = client.offers.get(&token).copied();
-        let Some(offered) = offered else {
-            return self.refuse(program, token, Refusal::NoConnection, shared);
-        };
-        let key = match offered.is_within() {
-            // A machine's own connections are its own affair.
-            true => client.window().is_none().then(|| offered.within()),
-            false => shared.ways.inside(&guest, offered.own, offered.peer),
-        };
-        let Some(key) = key else { return self.refuse(program, token, Refusal::Addresses, shared) };
-        let own = Waiting::new(program, token, &offered);
-        let answers = match self.waiting.get_mut(&key) {
-            Some(there) if there.is_of(&own) => {
-                there.seen = own.seen;
-                there.asked.take().is_some()
-            }
-            Some(there) => {
-                // One namespace has no two such sockets: the earlier one was closed, and its offer is stale. Of two in
-                // two namespaces, neither is believed.
-                let their = *there;
-                if their.socket.0 != own.socket.0 || their.socket == own.socket {
-                    self.refuse(their.program, their.token, Refusal::Twice, shared);
-                    return self.refuse(program, token, Refusal::Twice, shared);
-                }
-                self.refuse(their.program, their.token, Refusal::Stale, shared);
-                return self.add(own, (guest, user), key, shared);
-            }
-            None if known.is_some() => return self.refuse(program, token, Refusal::Twice, shared),
-            None => return self.add(own, (guest, user), key, shared),
-        };
-        if let Some(other) = self.waiting.get(&key.reverse()).copied().filter(|_| answers) {
-            match other.seen.elapsed() < TOGETHER {
-                true => self.unite(key, (own, other), shared),
-                false => self.ask_again(key.reverse(), shared),
-            }
-        }
-    }
-
-    /// Adds an offer, and has the other end offer again if it is there: its connection may be gone meanwhile, and this
-    /// one be another that has the same ports.
-    fn add(&mut self, own: Waiting, who: Who, key: Key, shared: &Arc<Shared>) {
-        if !self.has_room(&who.0, who.1, shared.limits.connections) {
-            return self.refuse(own.program, own.token, Refusal::Limit, shared);
-        }
-        let Some(client) = self.clients.get_mut(&own.program) else { return };
-        client.offers.insert(own.token, key);
-        *self.held.entry(who).or_default() += 1;
-        self.waiting.insert(key, own);
-        self.ask_again(key.reverse(), shared);
-    }
-
-    fn ask_again(&mut self, key: Key, shared: &Arc<Shared>) {
-        let Some(waiting) = self.waiting.get_mut(&key) else { return };
-        if waiting.asked.is_none_or(|at| at.elapsed() >= TOGETHER) {
-            waiting.asked = Some(Instant::now());
-            let (program, token) = (waiting.program, waiting.token);
-            self.tell(program, Message::Again { token }, &[], shared);
-        }
-    }
-
-    /// Ends an offer that has no use.
-    fn refuse(&mut self, program: u64, token: u64, why: Refusal, shared: &Arc<Shared>) {
-        self.counters.refuse(why);
-        self.cancel(program, token);
-        self.tell(program, Message::Refused { token }, &[], shared);
-    }
-
-    fn poke(&mut self, program: u64, pair: u64, shared: &Arc<Shared>) {
-        let Some(client) = self.clients.get(&program) else { return };
-        let Some(found) = self.pairs.get(&pair) else { return };
-        // A fork that has not told of its pairs yet may ask, too.
-        if !found.parties.iter().any(|party| (&party.guest, party.user) == (&client.guest, client.user)) {
-            return;
-        }
-        let told: usize = found.parties.iter().map(|party| party.programs.len()).sum();
-        // Each message is paid for by who has it sent.
-        if let Some(client) = self.clients.get_mut(&program) {
-            client.credit = client.credit.saturating_sub(told as u32);
-        }
-        self.tell_both(pair, |token| Message::Look { token }, shared);
-    }
-
-    fn adopt(&mut self, program: u64, token: u64, pair: u64) {
-        let Some(client) = self.clients.get(&program) else { return };
-        let Some(pair) = self.pairs.get_mut(&pair) else { return };
-        let is_own = |party: &&mut Party| (&party.guest, party.user) == (&client.guest, client.user);
-        let has_room =
-            |party: &&mut Party| party.programs.len() < 64 && !party.programs.contains(&(program, token));
-        // Both ends may be of one user. Then both are told of what concerns one.
-        for party in pair.parties.iter_mut().filter(is_own).filter(has_room) {
-            party.programs.push((program, token));
         }
     }
 

@@ -334,8 +334,9 @@ fn connections_of_two_programs_share_a_file() {
             let mut next = program.receive();
             if token == 1 {
                 assert_eq!(next, Some(Message::File { file: 1, second: is_second }));
-                assert_eq!(program.receive(), Some(Message::Door { file: 0 }));
-                assert_eq!(program.receive(), Some(Message::Door { file: 1 }));
+                for own in [true, false] {
+                    assert_eq!(program.receive(), Some(Message::Bell { file: 1, second: is_second, own }));
+                }
                 next = program.receive();
             }
             let Some(Message::Matched { pair, second, offset: 1, slot, .. }) = next else {
@@ -350,6 +351,37 @@ fn connections_of_two_programs_share_a_file() {
         assert!(program.send(&Message::Gone { token, pair }.bytes(), None));
     }
     until(|| service.status().pairs.len() == 1);
-    drop(a);
-    assert_eq!(b.receive(), Some(Message::Full { file: 1 }));
+    // A program that forks has its next connections elsewhere.
+    assert!(a.send(&Message::Full { file: 0 }.bytes(), None));
+    assert_eq!([&a, &b].map(Program::receive), [Some(Message::Full { file: 1 }); 2]);
+}
+
+/// A file has room for more connections than it has, and both users are charged with that. Who has no more room for a
+/// file has memory for each connection.
+#[test]
+fn users_are_charged_with_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(dir.path(), Limits { programs: 8, connections: 20 });
+    let offer = |token| Message::Offer { token, doors: true }.bytes();
+    let mut programs = Vec::new();
+    for is_file in [true, false] {
+        let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));
+        let (client, server) = connection();
+        assert!(a.send(&offer(1), Some(client.as_fd())));
+        until(|| service.status().offers == 1);
+        assert!(b.send(&offer(1), Some(server.as_fd())));
+        assert_eq!(a.receive(), Some(Message::Again { token: 1 }));
+        assert!(a.send(&offer(1), Some(client.as_fd())));
+        match b.receive() {
+            Some(Message::File { .. }) if is_file => {}
+            Some(Message::Matched { slot: 0, .. }) if !is_file => {}
+            other => panic!("{other:?}"),
+        }
+        programs.push((a, b));
+    }
+    // Once a file is gone, there is room for another one.
+    let (a, b) = programs.remove(0);
+    drop((a, b));
+    until(|| service.status().pairs.len() == 1);
+    assert_eq!(service.held("a"), 1);
 }

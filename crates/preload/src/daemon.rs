@@ -62,6 +62,11 @@ pub fn poke(conn: &Ref) {
     send(Message::Poke { pair: conn.pair.load(Ordering::Relaxed) }, None);
 }
 
+/// Has no more connections put into the files that this program has.
+pub fn fill() {
+    send(Message::Full { file: 0 }, None);
+}
+
 /// Tells that a connection ended, to be called when nobody has it any more.
 pub fn tell_end(number: u32, conn: &conn::Conn) {
     let token = u64::from(conn.generation.load(Ordering::Acquire)) << 32 | u64::from(number);
@@ -199,8 +204,8 @@ fn handle(message: Message, descriptor: Option<c_int>) {
         Message::File { file, second } => {
             descriptor.into_iter().for_each(|descriptor| doors::open(file, second, descriptor));
         }
-        Message::Door { file } => {
-            descriptor.into_iter().for_each(|descriptor| doors::take_bell(file, descriptor));
+        Message::Bell { file, second, own } => {
+            descriptor.into_iter().for_each(|descriptor| doors::take_bell(file, second, own, descriptor));
         }
         Message::Full { file } => doors::fill(file),
         Message::Matched { token, pair, second, offset, slot } => {

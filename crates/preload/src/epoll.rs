@@ -10,7 +10,7 @@ use crate::table::Ref;
 use crate::{doors, polling, real, receiving, sending, settings, sys};
 use libc::{c_int, c_uint, c_void, epoll_event, sigset_t, timespec};
 use sockring::Link;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -30,7 +30,9 @@ const TURNS: u32 = 8;
 const LOOK: c_int = 5;
 /// The upper bits of the data of descriptors that are connections.
 const TAG: u64 = 0x7a3c_91e5_d400_0000;
-/// The data of the program's doorbell.
+/// Waits that find nothing though somebody rang, before the next ones sleep a little: a peer may ring for ever.
+const RINGS: u32 = 64;
+/// The data of bells, and of what the program's threads wake each other by.
 const DOORBELL: u64 = 0x7a3c_91e5_d500_0000;
 
 static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
@@ -67,26 +69,28 @@ struct Set {
     state: Lock<State>,
     /// How many entries wait for room.
     waits_out: AtomicU32,
-    /// The doorbell in it, plus one.
-    bell: AtomicI32,
+    /// Up to which change all bells are in it ([`doors::changes`]).
+    bells: AtomicU32,
     /// Whether it is in another set, which knows nothing of doorbells.
     is_nested: AtomicBool,
 }
 
 impl Set {
-    /// Puts the program's doorbell into the set. Returns whether it is there, so that it wakes who sleeps.
-    fn has_bell(&self, epoll: c_int) -> bool {
-        let bell = doors::bell();
-        if bell < 0 || self.is_nested.load(Ordering::Relaxed) {
+    /// Puts the program's bells into the set. Returns whether they are there, so that they wake who sleeps.
+    fn has_bells(&self, epoll: c_int) -> bool {
+        let changes = doors::changes();
+        if changes == 0 || self.is_nested.load(Ordering::Relaxed) {
             return false;
         }
-        if self.bell.load(Ordering::Relaxed) != bell + 1 {
-            let events = libc::EPOLLIN as u32 | ET;
-            let added = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, events, DOORBELL);
-            if !matches!(added, Ok(_) | Err(libc::EEXIST)) {
+        if self.bells.load(Ordering::Relaxed) != changes {
+            let add = |bell, events: c_int| {
+                let added = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, events as u32 | ET, DOORBELL);
+                matches!(added, Ok(_) | Err(libc::EEXIST))
+            };
+            if !doors::put_bells(add) {
                 return false;
             }
-            self.bell.store(bell + 1, Ordering::Relaxed);
+            self.bells.store(changes, Ordering::Relaxed);
         }
         true
     }
@@ -171,8 +175,15 @@ pub fn forget(epoll: c_int) {
         // SAFETY: the memory is the set's; it becomes zeros.
         unsafe { libc::madvise(entries, DESCRIPTORS * size_of::<Entry>(), libc::MADV_DONTNEED) };
         set.waits_out.store(0, Ordering::Relaxed);
-        set.bell.store(0, Ordering::Relaxed);
+        set.bells.store(0, Ordering::Relaxed);
         set.is_nested.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Takes a descriptor of the library out of all sets.
+pub fn remove_from_all(fd: c_int) {
+    for epoll in (0..SETS as c_int).filter(|epoll| is_known(*epoll)) {
+        _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 }
 
@@ -180,7 +191,7 @@ pub fn forget(epoll: c_int) {
 pub fn free_all() {
     for set in (0..SETS as c_int).filter_map(set) {
         set.state.free();
-        set.bell.store(0, Ordering::Relaxed);
+        set.bells.store(0, Ordering::Relaxed);
     }
 }
 
@@ -284,7 +295,7 @@ fn hear(epoll: c_int) {
 pub fn arm_for(conn: &Ref, link: &Link, fd: c_int) {
     let epoll = conn.epoll.load(Ordering::Relaxed) as c_int - 1;
     let is_heard = set(epoll).is_some_and(|set| {
-        set.has_bell(epoll) && set.state.take().is_some_and(|mut state| state.conn(fd).is_some())
+        set.has_bells(epoll) && set.state.take().is_some_and(|mut state| state.conn(fd).is_some())
     });
     arm_one(conn, link, is_heard);
 }
@@ -407,7 +418,7 @@ pub fn looks_at(conn: &Ref, fd: c_int) -> bool {
 /// Makes all connections of a set cold. Returns whether one of them has something to tell, and whether one waits for
 /// room.
 fn arm(set: &Set, epoll: c_int) -> (bool, bool) {
-    let is_heard = set.has_bell(epoll);
+    let is_heard = set.has_bells(epoll);
     let Some(mut state) = set.state.take() else { return (false, false) };
     let mut at = 0;
     let (mut news, mut full) = (false, false);
@@ -566,6 +577,7 @@ fn wait(
         // SAFETY: the slice is the caller's, the mask too.
         unsafe { real::epoll_pwait(epoll, at, count, milliseconds, mask) }
     };
+    let mut rings = 0;
     loop {
         let (found, turn) = look(set, epoll, events);
         if found > 0 {
@@ -586,20 +598,27 @@ fn wait(
                 if n > 0 {
                     return n as c_int;
                 }
-                if spin(set) {
+                if rings < RINGS && spin(set) {
+                    rings += 1;
                     continue;
                 }
             }
         }
         let (news, waits_out) = arm(set, epoll);
         let rung = !doors::sleep();
-        // Bytes on their way by the kernel are news, too: a call that does not wait goes on.
-        if (news || rung) && left() != Some(0) {
-            doors::wake_up();
-            continue;
-        }
         let milliseconds = left().map_or(-1, |left| left.div_ceil(1_000_000).min(c_int::MAX as u64) as c_int);
-        let most = if waits_out && !(0..=LOOK).contains(&milliseconds) { LOOK } else { milliseconds };
+        // Bytes on their way by the kernel are news, too: a call that does not wait goes on.
+        rings = if news || rung { rings + 1 } else { 0 };
+        let most = match rings {
+            0 if waits_out && !(0..=LOOK).contains(&milliseconds) => LOOK,
+            1 if milliseconds != 0 => {
+                doors::wake_up();
+                continue;
+            }
+            // Others are heard all the same.
+            1.. if milliseconds != 0 => c_int::from(rings > RINGS),
+            _ => milliseconds,
+        };
         let n = kernel(events, most);
         doors::wake_up();
         if n < 0 {

@@ -13,6 +13,10 @@ const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 const MOST: usize = 16;
 /// Nanoseconds between looks for room, if a bell does not come.
 const LOOK: u64 = 5_000_000;
+/// Rounds that find nothing though somebody rang, before the next ones sleep for so many nanoseconds: a peer may ring
+/// for ever.
+const RINGS: u32 = 64;
+const REST: u64 = 1_000_000;
 
 /// Returns a connection that has memory.
 fn moved(fd: c_int) -> Option<Ref> {
@@ -61,6 +65,7 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
         return call(fds, time.left());
     }
     let has_sets = fds.iter().any(|one| epoll::is_known(one.fd));
+    let mut rings = 0;
     loop {
         let mut may_wait = !any_ready(fds);
         if may_wait && !time.is_up() && spin(fds) {
@@ -95,7 +100,12 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
             }
         }
         // Whoever waits for a set waits for the doorbell in it.
-        let most = if has_sets && !doors::sleep() { Some(0) } else { most };
+        rings = if has_sets && !doors::sleep() { rings + 1 } else { 0 };
+        let most = match rings {
+            0 => most,
+            1..=RINGS => Some(0),
+            _ => Some(most.map_or(REST, |most| most.min(REST))),
+        };
         let n = call(fds, most);
         let error = sys::errno();
         if has_sets {

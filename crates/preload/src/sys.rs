@@ -109,12 +109,30 @@ pub fn close(fd: c_int) {
     _ = checked(call!(libc::SYS_close, fd), before);
 }
 
-/// Duplicates a descriptor to a number from `least` on, for this program alone.
 pub fn write(fd: c_int, bytes: &[u8]) -> Result<usize, c_int> {
     let before = errno();
     checked(call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()), before)
 }
 
+/// Makes an event descriptor.
+pub fn event() -> Result<c_int, c_int> {
+    let before = errno();
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    checked(call!(libc::SYS_eventfd2, 0, flags), before).map(|fd| fd as c_int)
+}
+
+/// Takes from an event descriptor, which wakes who waits for room in it. It never waits: whoever shares the descriptor
+/// can say whether reading does, and whether writing does, but not this.
+pub fn take_event(fd: c_int) -> Result<usize, c_int> {
+    let before = errno();
+    let mut one = 0_u64;
+    let part = iovec { iov_base: (&raw mut one).cast(), iov_len: size_of::<u64>() };
+    let part: *const iovec = &part;
+    // The position -1 is the descriptor's own.
+    checked(call!(libc::SYS_preadv2, fd, part, 1, -1, 0, libc::RWF_NOWAIT), before)
+}
+
+/// Duplicates a descriptor to a number from `least` on, for this program alone.
 pub fn duplicate(fd: c_int, least: c_int) -> Result<c_int, c_int> {
     let before = errno();
     checked(call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, least), before).map(|fd| fd as c_int)

@@ -19,7 +19,7 @@ mod message;
 mod reader;
 mod sender;
 
-pub use doors::{Doors, FILE, SLOTS};
+pub use doors::{Doors, FILE, SLOTS, Slots, file_bytes};
 pub use layout::{BYTES, Bell, Direction, HEADER, Link, RINGS, SIZE, Side};
 pub use message::{LEN as MESSAGE_LEN, Message};
 pub use reader::{Reader, Step};

@@ -4,6 +4,8 @@
 pub const LEN: usize = 32;
 /// Version of this protocol and of the memory's layout.
 const VERSION: u32 = 1;
+/// A bit of an offer.
+const DOORS: u8 = 2;
 
 /// A message. A token names an open connection of a program, a pair the two ends that the daemon has matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +14,8 @@ pub enum Message {
     Offer {
         /// The program's name of it.
         token: u64,
-        /// Whether the program can have its memory in a file for many connections.
+        /// Whether the program can have its memory in a file for many connections ([`Message::File`]). Libraries whose
+        /// programs shared their doorbells said so elsewhere in the message, and have a file for each connection now.
         doors: bool,
     },
     /// Daemon: the other end is there. Offer it again, so that both sockets are seen alive at the same time.
@@ -65,12 +68,17 @@ pub enum Message {
         /// Whether this is the second side.
         second: bool,
     },
-    /// Daemon: an event descriptor comes along.
-    Door {
-        /// The file whose other side is woken by it. 0: this program is.
+    /// Daemon: a bell of a file comes along: an event descriptor that counts one at a time. Whoever takes one wakes who
+    /// waits for room in it. (To take does not wait, whatever the other side does to the descriptor.)
+    Bell {
+        /// The number of the file.
         file: u64,
+        /// Whether this is the second side.
+        second: bool,
+        /// Whether it wakes this side, or the other.
+        own: bool,
     },
-    /// Daemon: no connection is put into a file any more.
+    /// Daemon: no connection is put into a file any more. Program, with 0: the same of all its files.
     Full {
         /// The number of the file.
         file: u64,
@@ -97,9 +105,14 @@ impl Message {
     #[must_use]
     pub fn bytes(self) -> [u8; LEN] {
         const NONE: (bool, u64) = (false, 0);
-        let slot = if let Self::Matched { slot, .. } = self { slot } else { 0 };
+        let slot = match self {
+            Self::Matched { slot, .. } => slot,
+            Self::Offer { doors, .. } => u8::from(doors) * DOORS,
+            Self::Bell { own, .. } => own.into(),
+            _ => 0,
+        };
         let (kind, a, b, (second, offset)) = match self {
-            Self::Offer { token, doors } => (1, token, 0, (doors, 0)),
+            Self::Offer { token, .. } => (1, token, 0, NONE),
             Self::Cancel { token } => (2, token, 0, NONE),
             Self::Poke { pair } => (3, 0, pair, NONE),
             Self::Gone { token, pair } => (4, token, pair, NONE),
@@ -110,8 +123,8 @@ impl Message {
             Self::Again { token } => (9, token, 0, NONE),
             Self::Return { token } => (10, token, 0, NONE),
             Self::File { file, second } => (13, file, 0, (second, 0)),
-            Self::Door { file } => (14, file, 0, NONE),
             Self::Full { file } => (15, file, 0, NONE),
+            Self::Bell { file, second, .. } => (16, file, 0, (second, 0)),
         };
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
@@ -134,7 +147,7 @@ impl Message {
         }
         let (token, pair, offset, second) = (word(8)?, word(16)?, word(24)?, bytes[5] == 1);
         Some(match bytes[4] {
-            1 => Self::Offer { token, doors: second },
+            1 => Self::Offer { token, doors: bytes[6] & DOORS != 0 },
             2 => Self::Cancel { token },
             3 => Self::Poke { pair },
             4 => Self::Gone { token, pair },
@@ -145,8 +158,8 @@ impl Message {
             9 => Self::Again { token },
             10 => Self::Return { token },
             13 => Self::File { file: token, second },
-            14 => Self::Door { file: token },
             15 => Self::Full { file: token },
+            16 => Self::Bell { file: token, second, own: bytes[6] == 1 },
             _ => return None,
         })
     }

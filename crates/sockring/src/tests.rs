@@ -243,7 +243,7 @@ proptest! {
             Message::Adopt { token, pair },
             Message::Matched { token, pair, second, offset: pair ^ token, slot: token as u8 },
             Message::File { file: token, second },
-            Message::Door { file: token },
+            Message::Bell { file: token, second, own: !second },
             Message::Full { file: token },
             Message::Look { token },
             Message::Refused { token },
@@ -438,14 +438,20 @@ fn doors_tell_of_news() {
     // SAFETY: only the doors are used, for which there is room.
     let doors = unsafe { Doors::new(base.add(base.align_offset(HEADER))) };
     let [ours, theirs] = [Side::First, Side::Second];
+    let slots = Slots::none();
+    [1, 7, 64, 255].into_iter().for_each(|slot| slots.add(slot));
     assert!(!doors.ring(ours, 1) && !doors.ring(ours, 255));
-    assert!(doors.has_news(ours) && !doors.has_news(theirs));
-    assert!(!doors.sleep(ours));
+    assert!(doors.has_news(ours, &slots) && !doors.has_news(theirs, &slots));
+    assert!(!doors.sleep(ours, &slots));
     assert!(doors.ring(ours, 64) && !doors.ring(ours, 64));
     let mut told = Vec::new();
-    doors.take(ours, |slot| told.push(slot));
+    doors.take(ours, &slots, |slot| told.push(slot));
     assert_eq!(told, [1, 64, 255]);
-    assert!(doors.sleep(ours));
+    assert!(doors.sleep(ours, &slots));
+    // Whoever rings for slots without a connection wakes the side, which then sleeps on.
+    slots.remove(7);
+    assert!(doors.ring(ours, 7) && doors.sleep(ours, &slots));
+    doors.take(ours, &slots, |slot| panic!("news of {slot}"));
     doors.wake(ours);
-    assert!(!doors.ring(ours, 7) && doors.sleep(theirs));
+    assert!(!doors.ring(ours, 8) && doors.sleep(theirs, &slots));
 }

@@ -30,13 +30,7 @@ impl State {
         }
         match windows {
             None if has_doors => self.pair_in_file(key, parties, shared),
-            None => match Header::new() {
-                Ok((header, file)) => {
-                    let given = [(Some(file.as_fd()), 0); 2];
-                    self.pair(key, parties, Memory::File(header), given, shared);
-                }
-                Err(_) => self.part(&parties, shared),
-            },
+            None => self.pair_alone(key, parties, shared),
             Some(windows) => self.pair_later(key, parties, windows, shared),
         }
     }
@@ -58,10 +52,21 @@ impl State {
     /// Refuses both ends, for which there is no memory.
     fn part(&mut self, parties: &[Party; 2], shared: &Arc<Shared>) {
         for party in parties {
-            self.release(&party.guest, party.user);
+            self.release(&party.who(), 1);
         }
         for (program, token) in parties.iter().flat_map(|party| &party.programs) {
             self.refuse(*program, *token, Refusal::Memory, shared);
+        }
+    }
+
+    /// Makes a pair with memory of its own.
+    fn pair_alone(&mut self, key: Key, parties: [Party; 2], shared: &Arc<Shared>) {
+        match Header::new() {
+            Ok((header, file)) => {
+                let given = [(Some(file.as_fd()), 0); 2];
+                self.pair(key, parties, Memory::File(header), given, shared);
+            }
+            Err(_) => self.part(&parties, shared),
         }
     }
 
@@ -76,40 +81,41 @@ impl State {
         } else {
             (key, parties)
         };
-        match self.files.take(programs(&parties)) {
-            Ok(Slot { file, slot, mapped, new }) => {
+        let users = parties.each_ref().map(Party::who);
+        let mut files = std::mem::take(&mut self.files);
+        let taken = files.take(programs(&parties), users.each_ref(), |slots| {
+            self.charge_both(&users, slots, shared.limits.connections)
+        });
+        self.files = files;
+        match taken {
+            Ok(Some(Slot { file, slot, mapped, new })) => {
                 if let Some(new) = new {
                     self.introduce(file, programs(&parties), &new, shared);
                 }
                 // Whoever does not take messages is gone now.
                 if !programs(&parties).iter().all(|program| self.clients.contains_key(program)) {
-                    self.files.give_back(file, slot);
+                    self.give_back(file, slot, shared);
                     return self.part(&parties, shared);
                 }
+                // The slot was paid for with the file.
+                users.iter().for_each(|user| self.release(user, 1));
                 self.pair(key, parties, Memory::Slot(mapped, file, slot), [(None, file); 2], shared);
             }
+            Ok(None) => self.pair_alone(key, parties, shared),
             Err(_) => self.part(&parties, shared),
         }
     }
 
-    /// Gives both programs a new file, and what wakes the other one.
+    /// Gives both programs a new file and its bells. Without bells they are woken by their sockets.
     fn introduce(&mut self, file: u64, programs: [u64; 2], descriptor: &OwnedFd, shared: &Arc<Shared>) {
+        let bells = [files::bell(), files::bell()];
         for (side, program) in programs.into_iter().enumerate() {
-            self.tell(program, Message::File { file, second: side == 1 }, &[descriptor.as_fd()], shared);
-            let Some(client) = self.clients.get_mut(&program).filter(|client| client.doorbell.is_none())
-            else {
-                continue;
-            };
-            // Without one the program is woken by its sockets.
-            client.doorbell = files::doorbell().ok();
-            if let Some(bell) = client.doorbell.as_ref().and_then(|bell| bell.try_clone().ok()) {
-                self.tell(program, Message::Door { file: 0 }, &[bell.as_fd()], shared);
-            }
-        }
-        for (program, other) in programs.into_iter().zip(programs.into_iter().rev()) {
-            let bell = self.clients.get(&other).and_then(|other| other.doorbell.as_ref()?.try_clone().ok());
-            if let Some(bell) = bell {
-                self.tell(program, Message::Door { file }, &[bell.as_fd()], shared);
+            let second = side == 1;
+            self.tell(program, Message::File { file, second }, &[descriptor.as_fd()], shared);
+            if let [Ok(first), Ok(other)] = &bells {
+                let (own, other) = if second { (other, first) } else { (first, other) };
+                self.tell(program, Message::Bell { file, second, own: true }, &[own.as_fd()], shared);
+                self.tell(program, Message::Bell { file, second, own: false }, &[other.as_fd()], shared);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Functions that make processes.
 
 use super::get;
-use crate::{conn, daemon, epoll, leaving, lock, real, settings, sys, table};
+use crate::{conn, daemon, doors, epoll, leaving, lock, real, settings, sys, table};
 use libc::{c_char, c_int, c_void, pid_t};
 use std::sync::atomic::Ordering;
 
@@ -26,6 +26,8 @@ extern "C" fn before_fork() {
             conn.ends_offer();
         }
     });
+    // A fork would see what the parent gets there later.
+    doors::begin_anew();
     // The daemon does not know of a fork that has memory of a window.
     table::each(|fd, conn| {
         if conn.in_window.load(Ordering::Relaxed) == 1 {
