@@ -1,0 +1,193 @@
+//! OPEN messages and the capabilities in them (RFC 4271, 4.2; RFC 5492).
+//!
+//! Parameters and capabilities are read one by one by their lengths, so that an unknown or broken one spoils no other.
+
+use crate::config::{Config, PeerConfig};
+use crate::names::Family;
+use crate::notification::{self, Notification};
+use netgauze_bgp_pkt::BgpMessage;
+use netgauze_bgp_pkt::capabilities::{
+    BgpCapability, ExtendedNextHopEncoding, ExtendedNextHopEncodingCapability, FourOctetAsCapability,
+    GracefulRestartAddressFamily, GracefulRestartCapability, MultiProtocolExtensionsCapability,
+};
+use netgauze_bgp_pkt::open::{BgpOpenMessage, BgpOpenMessageParameter};
+use netgauze_iana::address_family::{AddressFamily, AddressType};
+use netgauze_parse_utils::WritablePdu;
+use netgauze_parse_utils::error::ParseError;
+use netgauze_parse_utils::reader::SliceReader;
+use std::net::Ipv4Addr;
+
+/// The AS in two octets that stands for one which does not fit (RFC 6793).
+pub(crate) const AS_TRANS: u16 = 23456;
+
+const CAPABILITIES: u8 = 2;
+/// The type, and the length, that say that lengths have two octets (RFC 9072).
+const EXTENDED: u8 = 255;
+
+/// The contents of an OPEN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub(crate) asn: u32,
+    pub(crate) hold_time: u16,
+    pub(crate) id: Ipv4Addr,
+    pub(crate) capabilities: Capabilities,
+}
+
+/// The capabilities of a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    pub(crate) families: Vec<Family>,
+    /// ROUTE-REFRESH (RFC 2918).
+    pub(crate) refresh: bool,
+    /// Messages of up to 65535 octets (RFC 8654).
+    pub(crate) extended: bool,
+    /// The peer's AS, in four octets (RFC 6793).
+    pub(crate) as4: Option<u32>,
+    /// VPNv4 with IPv6 next hops (RFC 8950).
+    pub(crate) v6_next_hops: bool,
+    pub(crate) restart: Option<Restart>,
+}
+
+/// Graceful restart (RFC 4724).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Restart {
+    /// Seconds that it asks for.
+    pub(crate) time: u16,
+    /// Whether a NOTIFICATION ends the session gracefully too (RFC 8538).
+    pub(crate) notification: bool,
+}
+
+impl Open {
+    /// Reads the body of an OPEN.
+    pub(crate) fn read(body: &[u8]) -> Result<Self, Notification> {
+        let unspecific = |_| Notification::new(notification::OPEN, 0);
+        let mut at = SliceReader::new(body);
+        if at.read_u8().map_err(unspecific)? != 4 {
+            return Err(Notification::with(notification::OPEN, 1, &[0, 4]));
+        }
+        let asn = at.read_u16_be().map_err(unspecific)?;
+        let hold_time = at.read_u16_be().map_err(unspecific)?;
+        if matches!(hold_time, 1 | 2) {
+            return Err(Notification::with(notification::OPEN, 6, &hold_time.to_be_bytes()));
+        }
+        let id = Ipv4Addr::from(at.read_u32_be().map_err(unspecific)?);
+        if id.is_unspecified() || id.is_multicast() || id.is_broadcast() {
+            return Err(Notification::with(notification::OPEN, 3, &id.octets()));
+        }
+        let capabilities = parameters(&mut at).map_err(unspecific)??;
+        Ok(Self { asn: capabilities.as4.unwrap_or_else(|| asn.into()), hold_time, id, capabilities })
+    }
+
+    /// Returns the message that opens a session with a peer.
+    pub(crate) fn message(config: &Config, peer: &PeerConfig) -> Vec<u8> {
+        let asn = u16::try_from(config.asn).unwrap_or(AS_TRANS);
+        let capabilities = BgpOpenMessageParameter::new_capabilities(capabilities(config, peer));
+        let open = BgpOpenMessage::new(asn, config.hold_time, config.router_id, [capabilities]);
+        let mut message = Vec::new();
+        // It has a bounded size, and memory takes all that is written.
+        let written = BgpMessage::Open(open).write(&mut message);
+        debug_assert_eq!(written, Ok(()));
+        message
+    }
+}
+
+fn capabilities(config: &Config, peer: &PeerConfig) -> Vec<BgpCapability> {
+    let types = || peer.families.iter().map(|family| family.address_type());
+    let mut all: Vec<_> = types()
+        .map(|family| BgpCapability::MultiProtocolExtensions(MultiProtocolExtensionsCapability::new(family)))
+        .collect();
+    all.push(BgpCapability::RouteRefresh);
+    all.push(BgpCapability::FourOctetAs(FourOctetAsCapability::new(config.asn)));
+    all.push(BgpCapability::ExtendedMessage);
+    if peer.families.contains(&Family::Vpnv4) {
+        let encoding = ExtendedNextHopEncoding::new(AddressType::Ipv4MplsLabeledVpn, AddressFamily::IPv6);
+        all.push(BgpCapability::ExtendedNextHopEncoding(ExtendedNextHopEncodingCapability::new([encoding])));
+    }
+    if peer.restart_time > 0 {
+        let kept = |family| GracefulRestartAddressFamily::new(config.restarted, family);
+        let families: Vec<_> = types().map(kept).collect();
+        let time = peer.restart_time.min(0xfff);
+        let restart = GracefulRestartCapability::new(config.restarted, true, time, families);
+        all.push(BgpCapability::GracefulRestartCapability(restart));
+    }
+    all
+}
+
+fn parameters(at: &mut SliceReader<'_>) -> Result<Result<Capabilities, Notification>, ParseError> {
+    let mut length = usize::from(at.read_u8()?);
+    let extended = length > 0 && at.as_slice().first() == Some(&EXTENDED);
+    if extended {
+        at.read_u8()?;
+        length = at.read_u16_be()?.into();
+    }
+    let mut parameters = at.take_slice(length)?;
+    let mut found = Capabilities::default();
+    while !parameters.is_empty() {
+        let kind = parameters.read_u8()?;
+        let length = if extended { parameters.read_u16_be()?.into() } else { parameters.read_u8()?.into() };
+        let mut value = parameters.take_slice(length)?;
+        if kind != CAPABILITIES {
+            return Ok(Err(Notification::with(notification::OPEN, 4, &[kind])));
+        }
+        while !value.is_empty() {
+            let code = value.read_u8()?;
+            let length = value.read_u8()?;
+            found.add(code, value.take_slice(length.into())?.as_slice());
+        }
+    }
+    Ok(Ok(found))
+}
+
+impl Capabilities {
+    /// Notes a capability. Unknown ones, and those of a wrong length, count as absent (RFC 5492).
+    fn add(&mut self, code: u8, value: &[u8]) {
+        match (code, value) {
+            (1, [afi @ .., _, safi]) => {
+                if let Some(family) = Family::of(afi, *safi)
+                    && !self.families.contains(&family)
+                {
+                    self.families.push(family);
+                }
+            }
+            (2, []) => self.refresh = true,
+            (5, value) => {
+                self.v6_next_hops |= value.as_chunks().0.contains(&[0, 1, 0, 128, 0, 2]);
+            }
+            (6, []) => self.extended = true,
+            (64, [high, low, ..]) => {
+                let word = u16::from_be_bytes([*high, *low]);
+                self.restart = Some(Restart { time: word & 0xfff, notification: word & 0x4000 != 0 });
+            }
+            (65, &[a, b, c, d]) => self.as4 = Some(u32::from_be_bytes([a, b, c, d])),
+            _ => {}
+        }
+    }
+}
+
+impl Family {
+    pub(crate) const fn address_type(self) -> AddressType {
+        match self {
+            Self::Vpnv4 => AddressType::Ipv4MplsLabeledVpn,
+            Self::Vpnv6 => AddressType::Ipv6MplsLabeledVpn,
+            Self::Evpn => AddressType::L2VpnBgpEvpn,
+            Self::Rtc => AddressType::RouteTargetConstrains,
+        }
+    }
+
+    /// Returns the AFI and SAFI, with the octet between them that ROUTE-REFRESH has.
+    pub(crate) const fn codes(self) -> [u8; 4] {
+        match self {
+            Self::Vpnv4 => [0, 1, 0, 128],
+            Self::Vpnv6 => [0, 2, 0, 128],
+            Self::Evpn => [0, 25, 0, 70],
+            Self::Rtc => [0, 1, 0, 132],
+        }
+    }
+
+    pub(crate) fn of(afi: &[u8], safi: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| {
+            let [high, low, _, its_safi] = family.codes();
+            afi == [high, low] && safi == its_safi
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! Attributes of routes, each kept once for all routes that share it.
+
+use super::imports::{Imports, Networks};
+use crate::names::{Encapsulation, RouteTarget};
+use crate::route::{Mobility, VrfId};
+use packet::Mac;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// The number of attributes in the store.
+pub(crate) type AttributesId = u32;
+
+/// Everything that a route says besides its name and label, as far as it matters here. The size is bounded by the
+/// host's imports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Attributes {
+    pub(crate) next_hop: IpAddr,
+    pub(crate) encapsulation: Encapsulation,
+    pub(crate) router_mac: Option<Mac>,
+    pub(crate) mobility: Mobility,
+    /// LOCAL_PREF.
+    pub(crate) preference: u32,
+    /// The length of the AS path.
+    pub(crate) path: u16,
+    /// The AS at its beginning.
+    pub(crate) neighbour: u32,
+    pub(crate) origin: u8,
+    /// MULTI_EXIT_DISC: none counts as 0.
+    pub(crate) med: u32,
+    /// Whether it comes from a different AS.
+    pub(crate) external: bool,
+    /// The identifier of the speaker that brought it into the AS.
+    pub(crate) originator: Ipv4Addr,
+    /// The length of the cluster list.
+    pub(crate) clusters: u16,
+    /// The route's targets, sorted: all that the host imports, and some others.
+    pub(crate) targets: Box<[RouteTarget]>,
+}
+
+/// All attributes in use.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    ids: HashMap<Arc<Attributes>, AttributesId>,
+    entries: Vec<Entry>,
+    free: Vec<AttributesId>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    attributes: Arc<Attributes>,
+    networks: Networks,
+    /// 0: the entry is free.
+    users: u32,
+}
+
+/// The networks of all attributes before a change of imports.
+#[derive(Debug)]
+pub(crate) struct Before(Vec<Networks>);
+
+impl Before {
+    pub(crate) fn networks(&self, id: AttributesId) -> (&[VrfId], &[VrfId]) {
+        let networks = &self.0[id as usize];
+        (&networks.routes, &networks.macs)
+    }
+}
+
+impl Store {
+    /// Finds or keeps attributes, and adds a user.
+    pub(crate) fn hold(&mut self, attributes: Attributes, imports: &Imports) -> AttributesId {
+        if let Some(id) = self.ids.get(&attributes) {
+            let id = *id;
+            self.add(id);
+            return id;
+        }
+        let networks = imports.networks(&attributes.targets);
+        let attributes = Arc::new(attributes);
+        let entry = Entry { attributes: attributes.clone(), networks, users: 1 };
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.entries[id as usize] = entry;
+                id
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as AttributesId
+            }
+        };
+        self.ids.insert(attributes, id);
+        id
+    }
+
+    /// Adds a user.
+    pub(crate) fn add(&mut self, id: AttributesId) {
+        self.entries[id as usize].users += 1;
+    }
+
+    /// Removes a user, and attributes without one.
+    pub(crate) fn release(&mut self, id: AttributesId) {
+        let entry = &mut self.entries[id as usize];
+        entry.users -= 1;
+        if entry.users == 0 {
+            self.ids.remove(&entry.attributes);
+            self.free.push(id);
+        }
+    }
+
+    pub(crate) fn get(&self, id: AttributesId) -> &Attributes {
+        &self.entries[id as usize].attributes
+    }
+
+    /// Returns the networks that import routes with these attributes: as routes, and as MAC addresses and floods.
+    pub(crate) fn networks(&self, id: AttributesId) -> (&[VrfId], &[VrfId]) {
+        let networks = &self.entries[id as usize].networks;
+        (&networks.routes, &networks.macs)
+    }
+
+    /// Follows other imports. Returns what held before.
+    pub(crate) fn follow(&mut self, imports: &Imports) -> Before {
+        let changed = |entry: &mut Entry| {
+            std::mem::replace(&mut entry.networks, imports.networks(&entry.attributes.targets))
+        };
+        Before(self.entries.iter_mut().map(changed).collect())
+    }
+}

@@ -1,0 +1,233 @@
+//! Which of the learned routes are used (RFC 4271, 9.1.2; RFC 7432, 7.7).
+//!
+//! A network looks only at routes that it imports. Of what several peers sent of one route, one is best. Those of
+//! different distinguishers then compete as paths: all that are equally good share the traffic.
+
+use super::attributes::Attributes;
+use super::{Key, PeerId, Rib, Route, range, range_of};
+use crate::route::{MAX_PATHS, MacPath, Path, Tunnel, VrfId};
+use crate::update::nlri::Place;
+use ipnet::IpNet;
+use packet::Mac;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::{Bound, RangeInclusive};
+
+/// Why one route is worse than another, in the order in which that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rank {
+    Preference,
+    PathLength,
+    Origin,
+    Med,
+    Internal,
+    Identifier,
+    Clusters,
+    Peer,
+}
+
+/// A route that competes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contender<'a> {
+    pub(crate) key: Key,
+    pub(crate) route: Route,
+    pub(crate) attributes: &'a Attributes,
+    /// The label by which it would be used.
+    pub(crate) label: u32,
+}
+
+impl Contender<'_> {
+    fn tunnel(&self) -> Tunnel {
+        let Attributes { next_hop: remote, encapsulation, .. } = *self.attributes;
+        Tunnel { remote, encapsulation, label: self.label }
+    }
+
+    pub(crate) fn path(&self) -> Path {
+        Path { tunnel: self.tunnel(), router_mac: self.attributes.router_mac }
+    }
+}
+
+/// A function that is told each loser, with the reason.
+pub(crate) type Losers<'a, 'b> = &'a mut dyn FnMut(&Contender<'b>, Rank);
+
+/// Keeps the best, one after the other by each rank. `alone`: to the last one, else all that are equally good as paths.
+fn sift<'a>(list: &mut Vec<Contender<'a>>, alone: bool, losers: Losers<'_, 'a>) {
+    least(list, Rank::Preference, losers, |one| Reverse(one.attributes.preference));
+    least(list, Rank::PathLength, losers, |one| one.attributes.path);
+    least(list, Rank::Origin, losers, |one| one.attributes.origin);
+    if list.len() > 1 {
+        // It compares only what the same neighbour says.
+        let mut lowest = HashMap::new();
+        for one in &*list {
+            let med = one.attributes.med;
+            lowest.entry(one.attributes.neighbour).and_modify(|low| *low = med.min(*low)).or_insert(med);
+        }
+        least(list, Rank::Med, losers, |one| one.attributes.med - lowest[&one.attributes.neighbour]);
+    }
+    least(list, Rank::Internal, losers, |one| !one.attributes.external);
+    if alone {
+        least(list, Rank::Identifier, losers, |one| one.attributes.originator);
+        least(list, Rank::Clusters, losers, |one| one.attributes.clusters);
+        least(list, Rank::Peer, losers, |one| one.key.peer());
+    }
+}
+
+/// Keeps those with the least value.
+fn least<'a, T: Ord>(
+    list: &mut Vec<Contender<'a>>,
+    rank: Rank,
+    losers: Losers<'_, 'a>,
+    value: impl Fn(&Contender<'a>) -> T,
+) {
+    if list.len() < 2 {
+        return;
+    }
+    let Some(least) = list.iter().map(&value).min() else { return };
+    list.retain(|one| {
+        let stays = value(one) == least;
+        if !stays {
+            losers(one, rank);
+        }
+        stays
+    });
+}
+
+impl Rib {
+    /// Returns the best of each route in a range of the table, of those that count.
+    fn best<'a>(
+        &'a self,
+        range: RangeInclusive<Key>,
+        counts: impl Fn(&Contender<'_>) -> bool,
+        mut losers: impl FnMut(&Contender<'a>, Rank),
+    ) -> Vec<Contender<'a>> {
+        let (mut best, mut group) = (Vec::new(), Vec::new());
+        let mut close = |group: &mut Vec<Contender<'a>>| {
+            sift(group, true, &mut losers);
+            best.append(group);
+        };
+        for (key, route) in self.routes.range(range) {
+            let one = self.contender(*key, *route);
+            if !counts(&one) {
+                continue;
+            }
+            if group.last().is_some_and(|last: &Contender<'_>| last.key.name != key.name) {
+                close(&mut group);
+            }
+            group.push(one);
+        }
+        close(&mut group);
+        best
+    }
+
+    fn contender(&self, key: Key, route: Route) -> Contender<'_> {
+        Contender { key, route, attributes: self.store.get(route.attributes), label: route.label }
+    }
+
+    fn in_routes(&self, vrf: VrfId, one: &Contender<'_>) -> bool {
+        self.store.networks(one.route.attributes).0.binary_search(&vrf).is_ok()
+    }
+
+    fn in_macs(&self, vrf: VrfId, one: &Contender<'_>) -> bool {
+        self.store.networks(one.route.attributes).1.binary_search(&vrf).is_ok()
+    }
+
+    /// Returns the routes that a network uses for a prefix.
+    pub(crate) fn used<'a>(
+        &'a self,
+        vrf: VrfId,
+        prefix: IpNet,
+        losers: Losers<'_, 'a>,
+    ) -> Vec<Contender<'a>> {
+        let mut all = self.best(range(Place::Prefix(prefix)), |one| self.in_routes(vrf, one), &mut *losers);
+        if prefix.prefix_len() == prefix.max_prefix_len() {
+            for mac in self.owners(prefix.addr()) {
+                let counts = |one: &Contender<'_>| one.route.routed > 0 && self.in_routes(vrf, one);
+                let hosts = self.best(range(Place::Mac(mac, Some(prefix.addr()))), counts, &mut *losers);
+                all.extend(hosts.into_iter().map(|one| Contender { label: one.route.routed, ..one }));
+            }
+        }
+        sift(&mut all, false, losers);
+        all
+    }
+
+    /// Returns the paths of a prefix in a network.
+    pub(crate) fn paths(&self, vrf: VrfId, prefix: IpNet) -> Vec<Path> {
+        let used = self.used(vrf, prefix, &mut |_, _| {});
+        let mut paths: Vec<_> = used.iter().map(Contender::path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths.truncate(MAX_PATHS);
+        paths
+    }
+
+    fn owners(&self, address: IpAddr) -> impl Iterator<Item = Mac> {
+        let range = (address, Mac([0; 6]))..=(address, Mac::BROADCAST);
+        self.owners.range(range).map(|(_, mac)| *mac)
+    }
+
+    /// Returns where a MAC address of a network is.
+    pub(crate) fn mac(&self, vrf: VrfId, mac: Mac) -> Option<MacPath> {
+        let last = Some(IpAddr::V6(Ipv6Addr::from(u128::MAX)));
+        let range = range_of(Place::Mac(mac, None), Place::Mac(mac, last));
+        let all = self.best(range, |one| self.in_macs(vrf, one), |_, _| {});
+        let best = all.into_iter().min_by_key(mac_order)?;
+        Some(MacPath { tunnel: best.tunnel(), mobility: best.attributes.mobility })
+    }
+
+    /// Returns the MAC address that has an IP address of a network.
+    pub(crate) fn owner(&self, vrf: VrfId, address: IpAddr) -> Option<Mac> {
+        let best = |mac| {
+            let range = range(Place::Mac(mac, Some(address)));
+            let all = self.best(range, |one| self.in_macs(vrf, one), |_, _| {});
+            Some((all.iter().map(mac_order).min()?, mac))
+        };
+        self.owners(address).filter_map(best).min().map(|(_, mac)| mac)
+    }
+
+    /// Returns the tunnels for the floods of a network.
+    pub(crate) fn flood(&mut self, vrf: VrfId) -> Vec<Tunnel> {
+        let (lowest, highest) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::from(u128::MAX).into());
+        let limits = range_of(Place::Flood(lowest), Place::Flood(highest));
+        let names = (vrf, limits.start().name)..=(vrf, limits.end().name);
+        let names: Vec<_> = self.floods.range(names).map(|(_, name)| *name).collect();
+        let mut tunnels = Vec::new();
+        for name in names {
+            let range = Key::new(name, 0)..=Key::new(name, PeerId::MAX);
+            match self.best(range, |one| self.in_macs(vrf, one), |_, _| {}).first() {
+                Some(one) => tunnels.push(one.tunnel()),
+                None => drop(self.floods.remove(&(vrf, name))),
+            }
+        }
+        tunnels.sort_unstable();
+        tunnels.dedup();
+        tunnels
+    }
+
+    /// Returns prefixes after one, in order, with the paths that a network has for each.
+    pub(crate) fn page(&self, vrf: VrfId, after: Option<IpNet>, most: usize) -> Vec<(IpNet, Vec<Path>)> {
+        let first =
+            after.map_or(Bound::Unbounded, |after| Bound::Excluded(*range(Place::Prefix(after)).end()));
+        let mut found: Vec<(IpNet, Vec<Path>)> = Vec::new();
+        for key in self.routes.range((first, Bound::Unbounded)).map(|(key, _)| key) {
+            let Place::Prefix(prefix) = key.name.place else { break };
+            if found.len() == most {
+                break;
+            }
+            if found.last().is_some_and(|(last, _)| *last == prefix) {
+                continue;
+            }
+            let paths = self.paths(vrf, prefix);
+            if !paths.is_empty() {
+                found.push((prefix, paths));
+            }
+        }
+        found
+    }
+}
+
+/// Returns the order of MAC addresses' routes: the one that moved last, then the preferred one, then the lowest address.
+fn mac_order(one: &Contender<'_>) -> impl Ord + use<> {
+    let Attributes { mobility, preference, path, next_hop, .. } = *one.attributes;
+    (Reverse(mobility), Reverse(preference), path, next_hop, one.tunnel())
+}

@@ -1,0 +1,272 @@
+//! UPDATE messages: what they change in the table.
+
+use super::Speaker;
+use crate::config::{Config, PeerConfig};
+use crate::names::{Encapsulation, Family, RouteTarget};
+use crate::notification::{self, Notification, cease};
+use crate::peer::Peer;
+use crate::rib::{Attributes, AttributesId, Key, PeerId, Put, Rib, Route};
+use crate::route::Mobility;
+use crate::status::Counts;
+use crate::update::nlri::{self, Item, Place};
+use crate::update::read::{self, Context, Reach, Update};
+use ipnet::IpNet;
+use packet::Mac;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// LOCAL_PREF of routes that have none.
+const PREFERENCE: u32 = 100;
+/// Targets that are kept of a route, besides those that the host imports.
+const TARGETS: usize = 32;
+/// MPLS labels below have meanings of their own (RFC 3032, 2.1).
+const FIRST_LABEL: u32 = 16;
+
+/// The fate of the routes of an UPDATE.
+enum Taken {
+    /// They are kept with these attributes.
+    With(AttributesId),
+    /// They are withdrawn, and counted here.
+    Without(fn(&mut Counts) -> &mut u64),
+}
+
+impl Speaker {
+    /// Handles an UPDATE.
+    pub(super) fn update(&mut self, id: PeerId, body: &[u8], now: Duration) -> Result<(), Notification> {
+        let Self { peers, rib, config, .. } = self;
+        let Some(peer) = peers.get_mut(&id) else { return Ok(()) };
+        let Some(session) = peer.up() else { return Ok(()) };
+        let external = peer.config.asn != config.asn;
+        let context =
+            Context { as4: session.agreed.as4, external, asn: config.asn, router_id: config.router_id };
+        let mut update = read::read(body, &context)?;
+        let families = session.agreed.families.clone();
+        let router_id = session.agreed.router_id.unwrap_or(config.router_id);
+        peer.counts.updates_received += 1;
+        peer.heard = now;
+        // Families that were not agreed on are not for this speaker.
+        if update.reach.is_some_and(|reach| !families.contains(&reach.family)) {
+            update.reach = None;
+            update.foreign = true;
+        }
+        if update.unreach.is_some_and(|(family, _)| !families.contains(&family)) {
+            update.unreach = None;
+            update.foreign = true;
+        }
+        peer.counts.foreign += u64::from(update.foreign);
+        if let Some(family) = update.end_of_rib() {
+            self.end_of_rib(id, family);
+            return Ok(());
+        }
+        if let Some((family, bytes)) = update.unreach {
+            nlri::read(family, bytes, true, |item| match item {
+                Some(item) => peer.routes -= usize::from(rib.remove(&Key::new(item.name, id))),
+                None => peer.counts.unknown += u64::from(family != Family::Rtc),
+            })?;
+        }
+        let Some(reach) = update.reach else { return Ok(()) };
+        let taken = match attributes(&update, &reach, config, &peer.config, rib, router_id) {
+            Ok(attributes) => Taken::With(rib.hold(attributes)),
+            Err(count) => Taken::Without(count),
+        };
+        let result = put(id, peer, rib, &taken, &reach, update.attributes.flood_label);
+        if let Taken::With(attributes) = taken {
+            rib.release(attributes);
+        }
+        result?;
+        self.check_number(id, reach.family)
+    }
+
+    /// Checks that a peer has not sent too many routes. Stale ones go first.
+    fn check_number(&mut self, id: PeerId, family: Family) -> Result<(), Notification> {
+        let too_many = |speaker: &Self| {
+            let peer = speaker.peers.get(&id).filter(|peer| peer.routes > peer.config.max_routes)?;
+            Some(peer.config.max_routes)
+        };
+        if too_many(self).is_some() {
+            self.expired(id);
+        }
+        let Some(most) = too_many(self) else { return Ok(()) };
+        let [a, b, _, safi] = family.codes();
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let data = [&[a, b, safi][..], &most.to_be_bytes()].concat();
+        Err(Notification::with(notification::CEASE, cease::MAX_ROUTES, &data))
+    }
+}
+
+fn put(
+    id: PeerId,
+    peer: &mut Peer,
+    rib: &mut Rib,
+    taken: &Taken,
+    reach: &Reach<'_>,
+    flood_label: Option<[u8; 3]>,
+) -> Result<(), Notification> {
+    let (session, counts) = (peer.session, &mut peer.counts);
+    let mut routes = peer.routes;
+    let result = nlri::read(reach.family, reach.nlri, false, |item| {
+        let Some(item) = item else {
+            counts.unknown += u64::from(reach.family != Family::Rtc);
+            return;
+        };
+        let key = Key::new(item.name, id);
+        let route = match taken {
+            Taken::With(attributes) => {
+                let route = route(&item, flood_label, rib.attributes(*attributes));
+                counts.unusable += u64::from(route.is_none());
+                route.map(|(label, routed)| Route { attributes: *attributes, label, routed, session })
+            }
+            Taken::Without(count) => {
+                *count(counts) += 1;
+                None
+            }
+        };
+        match route {
+            Some(route) => routes += usize::from(rib.put(key, route) == Put::New),
+            None => routes -= usize::from(rib.remove(&key)),
+        }
+    });
+    peer.routes = routes;
+    Ok(result?)
+}
+
+/// Returns the attributes to keep routes with, or where to count those that are not kept.
+fn attributes(
+    update: &Update<'_>,
+    reach: &Reach<'_>,
+    config: &Config,
+    peer: &PeerConfig,
+    rib: &Rib,
+    router_id: Ipv4Addr,
+) -> Result<Attributes, fn(&mut Counts) -> &mut u64> {
+    let its = &update.attributes;
+    let path = its.path.unwrap_or_default();
+    if update.fault.is_some() {
+        return Err(|counts| &mut counts.malformed);
+    }
+    if config.own.contains(&reach.next_hop) {
+        return Err(|counts| &mut counts.own);
+    }
+    if its.looped || path.looped {
+        return Err(|counts| &mut counts.looped);
+    }
+    let communities = Communities::read(its.communities, rib);
+    if !communities.wanted {
+        return Err(|counts| &mut counts.unwanted);
+    }
+    let Some(encapsulation) = communities.choose(reach.family, config, peer) else {
+        return Err(|counts| &mut counts.encapsulation);
+    };
+    if !is_host(reach.next_hop) {
+        return Err(|counts| &mut counts.unusable);
+    }
+    Ok(Attributes {
+        next_hop: reach.next_hop,
+        encapsulation,
+        router_mac: communities.router_mac,
+        mobility: communities.mobility,
+        preference: its.preference.unwrap_or(PREFERENCE),
+        path: path.length,
+        neighbour: path.neighbour,
+        origin: its.origin.unwrap_or(2),
+        med: its.med.unwrap_or(0),
+        external: peer.asn != config.asn,
+        originator: its.originator.unwrap_or(router_id),
+        clusters: its.clusters,
+        targets: communities.targets.into(),
+    })
+}
+
+/// Extended communities that matter.
+#[derive(Debug, Default)]
+struct Communities {
+    /// All that the host imports, and some others, sorted.
+    targets: Vec<RouteTarget>,
+    /// Whether the host imports one of them.
+    wanted: bool,
+    encapsulations: Vec<Encapsulation>,
+    /// Whether encapsulations are named, known or not.
+    named: bool,
+    router_mac: Option<Mac>,
+    mobility: Mobility,
+}
+
+impl Communities {
+    fn read(bytes: &[u8], rib: &Rib) -> Self {
+        let mut all = Self::default();
+        for community in bytes.as_chunks().0 {
+            match *community {
+                [3, 0x0c, _, _, _, _, high, low] => {
+                    all.named = true;
+                    all.encapsulations.extend(Encapsulation::of_code(u16::from_be_bytes([high, low])));
+                }
+                [6, 3, mac @ ..] => {
+                    all.router_mac = Some(Mac(mac)).filter(|mac| !mac.is_group() && !mac.is_zero())
+                }
+                [6, 0, flags, _, a, b, c, d] => {
+                    all.mobility =
+                        Mobility { sticky: flags & 1 != 0, sequence: u32::from_be_bytes([a, b, c, d]) };
+                }
+                bytes => {
+                    let Some(target) = RouteTarget::of_community(bytes) else { continue };
+                    let imported = rib.imports().has(target);
+                    all.wanted |= imported;
+                    if imported || all.targets.len() < TARGETS {
+                        all.targets.push(target);
+                    }
+                }
+            }
+        }
+        all.targets.sort_unstable();
+        all.targets.dedup();
+        all
+    }
+
+    /// Returns the encapsulation by which to send: of those named the preferred one, else that of the peer.
+    fn choose(&self, family: Family, config: &Config, peer: &PeerConfig) -> Option<Encapsulation> {
+        let is_mpls = |one: Encapsulation| one != Encapsulation::Vxlan;
+        let fits = |one: Encapsulation| family == Family::Evpn || is_mpls(one);
+        let usual = if fits(peer.encapsulation) { peer.encapsulation } else { Encapsulation::MplsUdp };
+        let offered = |one: Encapsulation| {
+            if self.named { self.encapsulations.contains(&one) } else { one == usual }
+        };
+        config.encapsulations.iter().copied().find(|one| fits(*one) && offered(*one))
+    }
+}
+
+/// Returns the label of a route, and that of routed packets to a host (0: none). Nothing: the route can't be used.
+fn route(item: &Item, flood_label: Option<[u8; 3]>, attributes: &Attributes) -> Option<(u32, u32)> {
+    let vxlan = attributes.encapsulation == Encapsulation::Vxlan;
+    let read = |[a, b, c]: [u8; 3]| {
+        let field = u32::from_be_bytes([0, a, b, c]);
+        let (label, first) = if vxlan { (field, 1) } else { (field >> 4, FIRST_LABEL) };
+        (label >= first).then_some(label)
+    };
+    // Routed packets in VXLAN have a MAC header.
+    let routable = !vxlan || attributes.router_mac.is_some();
+    match item.name.place {
+        Place::Prefix(prefix) => {
+            let good = !item.gateway && is_unicast(prefix) && (!item.name.evpn || routable);
+            Some((read(item.label).filter(|_| good)?, 0))
+        }
+        Place::Mac(mac, address) => {
+            let good = !mac.is_group() && !mac.is_zero() && address.is_none_or(is_host);
+            let routed = item.routed.filter(|_| routable && address.is_some()).and_then(read);
+            Some((read(item.label).filter(|_| good)?, routed.unwrap_or(0)))
+        }
+        Place::Flood(_) => Some((read(flood_label?)?, 0)),
+    }
+}
+
+fn is_unicast(prefix: IpNet) -> bool {
+    !prefix.addr().is_multicast()
+}
+
+/// Returns whether an address can be a host's.
+fn is_host(address: IpAddr) -> bool {
+    let special = address.is_unspecified() || address.is_multicast() || address.is_loopback();
+    match address {
+        IpAddr::V4(address) => !special && !address.is_broadcast(),
+        IpAddr::V6(address) => !special && !address.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,10 @@
+//! Speakers joined back to back, by a network and a clock of the tests.
+
+mod fuzz;
+mod malformed;
+mod model;
+mod net;
+mod raw;
+mod routes;
+mod sessions;
+mod wire;

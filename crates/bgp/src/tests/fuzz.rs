@@ -1,0 +1,82 @@
+//! A peer that sends anything: nothing panics, memory stays bounded, and a session that is up hears only what is right.
+
+use super::net::import;
+use super::raw::{CAPABILITIES, Raw, attribute, message, open, update};
+use crate::State;
+use std::time::Duration;
+
+/// Acts as a peer: one octet says how, with the octets behind it.
+fn act(raw: &mut Raw, kind: u8, bytes: &[u8]) {
+    let next_hop = |family: &[u8], length: u8| {
+        let address = [0, 0, 0, 0, 0, 0, 0, 0, 10, 255, 0, 2];
+        [family, &[length], &address[12 - usize::from(length)..], &[0], bytes].concat()
+    };
+    let usual = || {
+        let target = attribute(0xc0, 16, &[0, 2, 0xfc, 0, 0, 0, 0, 100, 3, 12, 0, 0, 0, 0, 0, 13]);
+        [attribute(0x40, 1, &[0]), attribute(0x40, 2, &[]), target].concat()
+    };
+    match kind % 10 {
+        0 => raw.send(bytes),
+        1 => raw.send(&message(2, bytes)),
+        2 => raw.send(&update(&[bytes.to_vec()])),
+        3 => raw.send(&update(&[usual(), attribute(0x80, 14, &next_hop(&[0, 1, 128], 12))])),
+        4 => raw.send(&update(&[usual(), attribute(0x80, 14, &next_hop(&[0, 25, 70], 4))])),
+        5 => raw.send(&update(&[attribute(0x80, 15, &[&[0, 25, 70], bytes].concat())])),
+        6 => raw.send(&message(bytes.first().copied().unwrap_or(4), bytes.get(1..).unwrap_or_default())),
+        7 => {
+            raw.now += Duration::from_secs(bytes.len() as u64);
+            raw.speaker.tick(raw.now);
+        }
+        8 => {
+            let targets: Vec<u32> = bytes.iter().map(|number| u32::from(*number)).collect();
+            raw.speaker.set_imports(&[import(7, &targets)], raw.now);
+        }
+        _ => reconnect(raw),
+    }
+}
+
+fn reconnect(raw: &mut Raw) {
+    if let Some(conn) = raw.speaker.accepted(super::net::address(1), raw.now) {
+        raw.conn = conn;
+        raw.send(&open(super::net::AS as u16, &CAPABILITIES));
+        raw.send(&message(4, &[]));
+    }
+}
+
+#[test]
+fn a_peer_may_send_anything() {
+    bolero::check!().for_each(|input: &[u8]| {
+        let mut raw = Raw::new(&CAPABILITIES);
+        let mut rest = input;
+        while let [kind, length, behind @ ..] = rest {
+            let (bytes, behind) = behind.split_at(behind.len().min(usize::from(*length)));
+            act(&mut raw, *kind, bytes);
+            rest = behind;
+            assert!(raw.output().iter().all(|(kind, _)| (1..=5).contains(kind)));
+            while raw.speaker.next_event().is_some() {}
+        }
+        let status = raw.status();
+        assert_eq!(status.routes, raw.speaker.routes_kept());
+        assert!(status.routes <= input.len());
+        // Whatever was learned goes with the peer.
+        raw.speaker.set_peers(Vec::new(), raw.now);
+        raw.send(&[]);
+        assert_eq!(raw.table, Default::default());
+        assert_eq!(raw.speaker.routes_kept(), 0);
+    });
+}
+
+#[test]
+fn a_connection_may_begin_with_anything() {
+    bolero::check!().for_each(|input: &[u8]| {
+        let mut raw = Raw::connected();
+        raw.send(input);
+        assert!(raw.status().state < State::Established || input.len() > 40);
+        let mut raw = Raw::connected();
+        raw.send(&message(1, input));
+        assert_eq!(
+            raw.status().state == State::OpenConfirm,
+            input.len() > 9 && raw.status().router_id.is_some()
+        );
+    });
+}

@@ -1,0 +1,230 @@
+//! Octets: what other speakers send, and what is sent to them.
+
+use super::net::{address, mpls, path, vpn, vxlan};
+use super::raw::{CAPABILITIES, Raw, attribute, message, update};
+use crate::{Encapsulation, MacPath, Mobility, Nlri, Path, Tunnel};
+use ipnet::IpNet;
+use packet::Mac;
+
+/// Returns ORIGIN, an empty AS_PATH, LOCAL_PREF 100.
+fn usual() -> Vec<u8> {
+    [attribute(0x40, 1, &[0]), attribute(0x40, 2, &[]), attribute(0x40, 5, &[0, 0, 0, 100])].concat()
+}
+
+/// Returns a route target 64512:100, and more communities.
+fn communities(more: &[[u8; 8]]) -> Vec<u8> {
+    let target = [0, 2, 0xfc, 0, 0, 0, 0, 100];
+    attribute(0xc0, 16, &[&target[..], &more.concat()].concat())
+}
+
+const MPLS_UDP: [u8; 8] = [3, 0x0c, 0, 0, 0, 0, 0, 13];
+const VXLAN: [u8; 8] = [3, 0x0c, 0, 0, 0, 0, 0, 8];
+const ROUTER_MAC: [u8; 8] = [6, 3, 2, 0xaa, 0, 0, 0, 0x12];
+const RD: [u8; 8] = [0, 0, 0xfc, 0, 0, 0, 0, 1];
+
+/// Returns MP_REACH_NLRI of VPNv4 from 10.255.0.2.
+fn vpnv4(nlri: &[u8]) -> Vec<u8> {
+    let next_hop = [0, 1, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, 10, 255, 0, 2, 0];
+    attribute(0x80, 14, &[&next_hop[..], nlri].concat())
+}
+
+fn evpn(nlri: &[u8]) -> Vec<u8> {
+    attribute(0x80, 14, &[&[0, 25, 70, 4, 10, 255, 0, 2, 0][..], nlri].concat())
+}
+
+/// Returns 10.1.1.0/24, label 1001.
+fn network() -> Vec<u8> {
+    [&[112, 0, 0x3e, 0x91][..], &RD, &[10, 1, 1]].concat()
+}
+
+fn prefix(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+#[test]
+fn labels_of_vpn_families_are_shifted() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    raw.send(&update(&[usual(), communities(&[MPLS_UDP]), vpnv4(&network())]));
+    assert_eq!(raw.table.routes[&(7, prefix("10.1.1.0/24"))], [path(1, 1001)]);
+    // Without a community it is the peer's usual encapsulation.
+    raw.send(&update(&[usual(), communities(&[]), vpnv4(&network())]));
+    assert_eq!(raw.table.routes[&(7, prefix("10.1.1.0/24"))], [path(1, 1001)]);
+    // 11 is MPLS over GRE too; of two, the host's preference counts.
+    let gre = [3, 0x0c, 0, 0, 0, 0, 0, 11];
+    raw.send(&update(&[usual(), communities(&[gre]), vpnv4(&network())]));
+    let used = |raw: &Raw| raw.table.routes[&(7, prefix("10.1.1.0/24"))][0].tunnel.encapsulation;
+    assert_eq!(used(&raw), Encapsulation::MplsGre);
+    raw.send(&update(&[usual(), communities(&[gre, MPLS_UDP]), vpnv4(&network())]));
+    assert_eq!(used(&raw), Encapsulation::MplsUdp);
+    // A withdrawal names no label that means anything.
+    let withdrawn = [&[0, 1, 128, 112, 0x80, 0, 0][..], &RD, &[10, 1, 1]].concat();
+    raw.send(&update(&[attribute(0x80, 15, &withdrawn)]));
+    assert!(raw.table.routes.is_empty());
+}
+
+#[test]
+fn labels_of_evpn_are_read_by_encapsulation() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let mac = |label: &[u8]| {
+        let fixed = [&RD[..], &[0; 14], &[48, 2, 0, 0, 0, 1, 1, 32, 10, 1, 1, 5], label].concat();
+        evpn(&[&[2, fixed.len() as u8][..], &fixed].concat())
+    };
+    let key = (7, Mac([2, 0, 0, 0, 1, 1]));
+    let tunnel = |encapsulation, label| Tunnel { remote: address(1), encapsulation, label };
+    // 2004 by MPLS.
+    raw.send(&update(&[usual(), communities(&[MPLS_UDP]), mac(&[0, 0x7d, 0x41])]));
+    let mobility = Mobility::default();
+    let expected = MacPath { tunnel: tunnel(Encapsulation::MplsUdp, 2004), mobility };
+    assert_eq!(raw.table.macs[&key], expected);
+    assert_eq!(raw.table.neighbours[&(7, "10.1.1.5".parse().unwrap())], key.1);
+    assert!(raw.table.routes.is_empty());
+    // VNI 5001, routed by 5002.
+    let moved = [6, 0, 0, 0, 0, 0, 0, 3];
+    let labels = [0, 0x13, 0x89, 0, 0x13, 0x8a];
+    raw.send(&update(&[usual(), communities(&[VXLAN, ROUTER_MAC, moved]), mac(&labels)]));
+    let mobility = Mobility { sticky: false, sequence: 3 };
+    let expected = MacPath { tunnel: tunnel(Encapsulation::Vxlan, 5001), mobility };
+    assert_eq!(raw.table.macs[&key], expected);
+    let router_mac = Some(Mac([2, 0xaa, 0, 0, 0, 0x12]));
+    let expected = Path { tunnel: tunnel(Encapsulation::Vxlan, 5002), router_mac };
+    assert_eq!(raw.table.routes[&(7, prefix("10.1.1.5/32"))], [expected]);
+}
+
+#[test]
+fn floods_take_their_label_from_the_tunnel_attribute() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let flood = evpn(&[&[3, 17][..], &RD, &[0, 0, 0, 0, 32, 10, 255, 0, 2]].concat());
+    let pmsi = attribute(0xc0, 22, &[0, 6, 0, 0x13, 0x89, 10, 255, 0, 2]);
+    raw.send(&update(&[usual(), communities(&[VXLAN]), pmsi, flood.clone()]));
+    let tunnel = Tunnel { remote: address(1), encapsulation: Encapsulation::Vxlan, label: 5001 };
+    assert_eq!(raw.table.floods[&7], [tunnel]);
+    // By multicast (type 3): not for this host.
+    let pmsi = attribute(0xc0, 22, &[0, 3, 0, 0x13, 0x89, 239, 0, 0, 1]);
+    raw.send(&update(&[usual(), communities(&[VXLAN]), pmsi, flood]));
+    assert!(raw.table.floods.is_empty());
+    assert_eq!(raw.status().counts.unusable, 1);
+}
+
+#[test]
+fn prefixes_of_evpn_need_a_router_mac_and_no_gateway() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let five = |gateway: u8| {
+        let fixed = [&RD[..], &[0; 14], &[24, 10, 1, 3, 0, 0, 0, 0, gateway, 0, 0x13, 0x8b]].concat();
+        evpn(&[&[5, 34][..], &fixed].concat())
+    };
+    raw.send(&update(&[usual(), communities(&[VXLAN, ROUTER_MAC]), five(0)]));
+    assert_eq!(raw.table.routes[&(7, prefix("10.1.3.0/24"))][0].tunnel.label, 5003);
+    raw.send(&update(&[usual(), communities(&[VXLAN, ROUTER_MAC]), five(9)]));
+    assert!(raw.table.routes.is_empty());
+    raw.send(&update(&[usual(), communities(&[VXLAN]), five(0)]));
+    assert!(raw.table.routes.is_empty());
+    assert_eq!(raw.status().counts.unusable, 2);
+}
+
+#[test]
+fn vpnv6_over_an_ipv4_core() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let mut next_hop = vec![0, 2, 128, 24, 0, 0, 0, 0, 0, 0, 0, 0];
+    next_hop.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 255, 0, 2, 0]);
+    let nlri = [&[152, 0, 0x3e, 0xb1][..], &RD, &[0xfd, 1, 0, 1, 0, 0, 0, 0]].concat();
+    raw.send(&update(&[usual(), communities(&[]), attribute(0x80, 14, &[next_hop, nlri].concat())]));
+    assert_eq!(raw.table.routes[&(7, prefix("fd01:1::/64"))], [path(1, 1003)]);
+}
+
+#[test]
+fn announcements_have_the_octets_of_the_standards() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    raw.output();
+    raw.speaker.announce(vpn(1, "10.9.0.0/16"), mpls(0, 2005, &[100]));
+    let rd = [0, 1, 192, 0, 2, 1, 0, 1];
+    let reach = [
+        &[0, 1, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, 10, 255, 0, 1, 0][..],
+        &[104, 0, 0x7d, 0x51],
+        &rd,
+        &[10, 9],
+    ];
+    let rest = [&[0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 5, 4, 0, 0, 0, 100, 0xc0, 16, 16][..]];
+    let target = [0, 2, 0xfc, 0, 0, 0, 0, 100];
+    let expected =
+        [attribute(0x80, 14, &reach.concat()), rest.concat(), [target, MPLS_UDP].concat()].concat();
+    let body = [&[0, 0][..], &(expected.len() as u16).to_be_bytes(), &expected].concat();
+    assert_eq!(raw.output(), [(2, body)]);
+    // Withdrawn.
+    raw.speaker.withdraw(&vpn(1, "10.9.0.0/16"));
+    let unreach = [&[0, 1, 128, 104, 0x80, 0, 0][..], &rd, &[10, 9]].concat();
+    let expected = attribute(0x80, 15, &unreach);
+    let body = [&[0, 0][..], &(expected.len() as u16).to_be_bytes(), &expected].concat();
+    assert_eq!(raw.output(), [(2, body)]);
+}
+
+#[test]
+fn floods_and_macs_have_the_octets_of_the_standards() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    raw.output();
+    let rd = super::net::rd(2);
+    raw.speaker.announce(Nlri::Flood { rd, originator: address(0) }, vxlan(0, 5001, &[100]));
+    let body = raw.output().remove(0).1;
+    let route = [&[3, 17][..], &rd.0, &[0, 0, 0, 0, 32, 10, 255, 0, 1]].concat();
+    assert!(contains(&body, &route) && contains(&body, &[0xc0, 22, 9, 0, 6, 0, 0x13, 0x89, 10, 255, 0, 1]));
+    assert!(contains(&body, &VXLAN) && contains(&body, &[6, 3, 2, 0xaa, 0, 0, 0, 0]));
+    let mac = Mac([2, 0, 0, 0, 1, 1]);
+    let mut announcement = vxlan(0, 5001, &[100]);
+    announcement.routed = Some(5002);
+    announcement.mobility = Some(Mobility { sticky: true, sequence: 9 });
+    raw.speaker.announce(Nlri::Mac { rd, mac, address: Some("10.1.1.5".parse().unwrap()) }, announcement);
+    let body = raw.output().remove(0).1;
+    let fixed = [&rd.0[..], &[0; 14], &[48, 2, 0, 0, 0, 1, 1, 32, 10, 1, 1, 5, 0, 0x13, 0x89, 0, 0x13, 0x8a]];
+    assert!(contains(&body, &[&[2, 40][..], &fixed.concat()].concat()));
+    assert!(contains(&body, &[6, 0, 1, 0, 0, 0, 0, 9]));
+}
+
+fn contains(all: &[u8], part: &[u8]) -> bool {
+    all.windows(part.len()).any(|window| window == part)
+}
+
+#[test]
+fn open_names_what_the_speaker_can() {
+    let mut raw = Raw::connected();
+    let (kind, body) = raw.output().remove(0);
+    assert_eq!((kind, &body[..10]), (1, &[4, 0xfc, 0, 0, 90, 10, 255, 0, 1, body[9]][..]));
+    for capability in [
+        &[1, 4, 0, 1, 0, 128][..],
+        &[1, 4, 0, 2, 0, 128],
+        &[1, 4, 0, 25, 0, 70],
+        &[1, 4, 0, 1, 0, 132],
+        &[2, 0],
+        &[6, 0],
+        &[65, 4, 0, 0, 0xfc, 0],
+        // The N bit, 120 seconds; four families whose forwarding was not kept.
+        &[64, 18, 0x40, 120],
+    ] {
+        assert!(contains(&body, capability), "{capability:?} in {body:?}");
+    }
+}
+
+#[test]
+fn lengths_of_optional_parameters_may_be_extended() {
+    let mut raw = Raw::connected();
+    let capabilities = CAPABILITIES.concat();
+    let length = capabilities.len() as u8;
+    let fixed = [4, 0xfc, 0, 0, 90, 10, 255, 0, 2, 255, 255, 0, length + 3, 2, 0, length];
+    raw.send(&message(1, &[&fixed[..], &capabilities].concat()));
+    raw.send(&message(4, &[]));
+    assert_eq!(raw.status().state, crate::State::Established, "{:?}", raw.status().last);
+}
+
+#[test]
+fn a_peer_without_graceful_restart_ends_its_routes_by_silence() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let synchronized = |raw: &mut Raw| {
+        std::iter::from_fn(|| raw.speaker.next_event()).any(|event| event == crate::Event::Synchronized)
+    };
+    raw.now += std::time::Duration::from_secs(29);
+    raw.send(&update(&[usual(), communities(&[MPLS_UDP]), vpnv4(&network())]));
+    raw.now += std::time::Duration::from_secs(1);
+    raw.send(&message(4, &[]));
+    assert!(!synchronized(&mut raw));
+    raw.now += std::time::Duration::from_secs(29);
+    raw.send(&message(4, &[]));
+    assert!(synchronized(&mut raw));
+}

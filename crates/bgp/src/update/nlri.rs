@@ -1,0 +1,136 @@
+//! Names in an UPDATE: prefixes, MAC addresses, floods.
+//!
+//! Pieces are found here by their lengths, and then read by the codec one by one: one that it does not take is left
+//! out, and spoils no other. A reflector passes on what others sent, so ending its session would help nobody.
+
+use crate::names::{Family, Rd};
+use ipnet::IpNet;
+use netgauze_bgp_pkt::nlri::{
+    Ipv4MplsVpnUnicastAddress, Ipv6MplsVpnUnicastAddress, L2EvpnIpPrefixRoute, L2EvpnRoute, MplsLabel,
+    RouteDistinguisher,
+};
+use netgauze_parse_utils::reader::SliceReader;
+use netgauze_parse_utils::traits::{ParseFrom, ParseFromWithThreeInputs};
+use packet::Mac;
+use std::net::IpAddr;
+
+/// The subject of a route, in any network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
+    Prefix(IpNet),
+    Mac(Mac, Option<IpAddr>),
+    Flood(IpAddr),
+}
+
+/// The name of a route among those of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Name {
+    pub(crate) place: Place,
+    pub(crate) rd: Rd,
+    pub(crate) evpn: bool,
+    /// The Ethernet tag. As bytes, the name needs no alignment.
+    pub(crate) tag: [u8; 4],
+}
+
+impl Name {
+    pub(crate) const fn family(&self) -> Family {
+        match self {
+            Self { evpn: true, .. } => Family::Evpn,
+            Self { place: Place::Prefix(IpNet::V6(_)), .. } => Family::Vpnv6,
+            _ => Family::Vpnv4,
+        }
+    }
+}
+
+/// One route of an UPDATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) name: Name,
+    /// The label field. The encapsulation says how to read it.
+    pub(crate) label: [u8; 3],
+    /// The second label field of a MAC address.
+    pub(crate) routed: Option<[u8; 3]>,
+    /// Whether a prefix is behind a gateway, whose own route would have to be found.
+    pub(crate) gateway: bool,
+}
+
+/// The pieces do not fill their room.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// Reads the routes of a family one by one. Nothing stands for one that can't be used: an unknown type, or a wrong value.
+pub(crate) fn read(
+    family: Family,
+    bytes: &[u8],
+    withdrawn: bool,
+    mut each: impl FnMut(Option<Item>),
+) -> Result<(), Malformed> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let length = match (family, rest) {
+            (Family::Evpn, [_, length, ..]) => 2 + usize::from(*length),
+            (Family::Vpnv4 | Family::Vpnv6 | Family::Rtc, [bits, ..]) => 1 + usize::from(bits.div_ceil(8)),
+            _ => return Err(Malformed),
+        };
+        let (piece, behind) = rest.split_at_checked(length).ok_or(Malformed)?;
+        each(item(family, piece, withdrawn));
+        rest = behind;
+    }
+    Ok(())
+}
+
+fn item(family: Family, piece: &[u8], withdrawn: bool) -> Option<Item> {
+    let mut piece = SliceReader::new(piece);
+    let (rd, prefix, labels) = match family {
+        Family::Vpnv4 => {
+            let route = Ipv4MplsVpnUnicastAddress::parse(&mut piece, false, withdrawn, 1).ok()?;
+            (route.rd(), IpNet::V4(route.network().address()), route.label_stack().first().copied())
+        }
+        Family::Vpnv6 => {
+            let route = Ipv6MplsVpnUnicastAddress::parse(&mut piece, false, withdrawn, 1).ok()?;
+            (route.rd(), IpNet::V6(route.network().address()), route.label_stack().first().copied())
+        }
+        Family::Evpn => return evpn(L2EvpnRoute::parse(&mut piece).ok()?),
+        Family::Rtc => return None,
+    };
+    let name = Name { place: Place::Prefix(prefix.trunc()), rd: rd_of(rd), evpn: false, tag: [0; 4] };
+    Some(Item { name, label: *labels?.value(), routed: None, gateway: false })
+}
+
+fn evpn(route: L2EvpnRoute) -> Option<Item> {
+    let name = |place, rd, tag: u32| Name { place, rd: rd_of(rd), evpn: true, tag: tag.to_be_bytes() };
+    let prefix = |prefix: IpNet, rd, tag, label: &MplsLabel, gateway: IpAddr| Item {
+        name: name(Place::Prefix(prefix.trunc()), rd, tag),
+        label: *label.value(),
+        routed: None,
+        gateway: !gateway.is_unspecified(),
+    };
+    match route {
+        L2EvpnRoute::MacIpAdvertisement(route) => Some(Item {
+            name: name(Place::Mac(Mac(*route.mac().value()), route.ip()), route.rd(), route.tag().value()),
+            label: *route.mpls_label1().value(),
+            routed: route.mpls_label2().map(|label| *label.value()),
+            gateway: false,
+        }),
+        // The label is in an attribute.
+        L2EvpnRoute::InclusiveMulticastEthernetTagRoute(route) => Some(Item {
+            name: name(Place::Flood(route.ip()), route.rd(), route.tag().value()),
+            label: [0; 3],
+            routed: None,
+            gateway: false,
+        }),
+        L2EvpnRoute::IpPrefixRoute(L2EvpnIpPrefixRoute::V4(route)) => {
+            let (tag, gateway) = (route.tag().value(), route.gateway().into());
+            Some(prefix(route.prefix().into(), route.rd(), tag, route.label(), gateway))
+        }
+        L2EvpnRoute::IpPrefixRoute(L2EvpnIpPrefixRoute::V6(route)) => {
+            let (tag, gateway) = (route.tag().value(), route.gateway().into());
+            Some(prefix(route.prefix().into(), route.rd(), tag, route.label(), gateway))
+        }
+        _ => None,
+    }
+}
+
+fn rd_of(rd: RouteDistinguisher) -> Rd {
+    Rd(u64::from(rd).to_be_bytes())
+}
