@@ -1,0 +1,107 @@
+"""BGP speakers of others: FRR's bgpd alone, and GoBGP."""
+
+import json
+import shutil
+
+from .shell import Background, eventually, run
+
+AS = 64512
+BGPD = "/usr/lib/frr/bgpd"
+FAMILIES = ("ipv4 vpn", "ipv6 vpn", "l2vpn evpn")
+GOBGP_FAMILIES = ("l3vpn-ipv4-unicast", "l3vpn-ipv6-unicast", "l2vpn-evpn")
+
+
+class Frr:
+    """FRR's bgpd as a route reflector, without zebra: it needs no tables of the kernel."""
+
+    def __init__(self, namespace, directory, address, clients, peers=()):
+        self.namespace, self.directory, self.address = namespace, directory, address
+        self.clients, self.peers = clients, peers
+        self.daemon = None
+
+    def text(self):
+        lines = ["hostname rr", f"router bgp {AS}", f" bgp router-id {self.address}", " no bgp default ipv4-unicast"]
+        for neighbour in (*self.clients, *self.peers):
+            lines += [f" neighbor {neighbour} remote-as {AS}", f" neighbor {neighbour} timers connect 3"]
+        for family in FAMILIES:
+            lines.append(f" address-family {family}")
+            for neighbour in (*self.clients, *self.peers):
+                lines.append(f"  neighbor {neighbour} activate")
+            lines += [f"  neighbor {client} route-reflector-client" for client in self.clients]
+            lines.append(" exit-address-family")
+        return "\n".join(lines) + "\n"
+
+    def start(self):
+        self.directory.mkdir(exist_ok=True)
+        # It is of user frr, who must reach it.
+        for above in (self.directory.parent, self.directory):
+            above.chmod(0o755)
+        (self.directory / "vty").mkdir(exist_ok=True)
+        file = self.directory / "frr.conf"
+        file.write_text(self.text())
+        for path in (self.directory, self.directory / "vty", file):
+            shutil.chown(path, "frr", "frr")
+        words = [BGPD, "-Z", "-S", "-f", file, "-i", self.directory / "pid", "-l", self.address]
+        words += ["--vty_socket", self.directory / "vty", "-P", 0]
+        self.daemon = Background(self.namespace.words(words), self.directory / "bgpd.log")
+        eventually(lambda: self.ask("show version", check=False).returncode == 0, "bgpd's answer")
+        return self
+
+    def ask(self, command, **options):
+        """Runs a command of vtysh."""
+        words = ["vtysh", "--vty_socket", self.directory / "vty", "-d", "bgpd", "-c", command]
+        return run(self.namespace.words(words), **options)
+
+    def stop(self):
+        if self.daemon:
+            self.daemon.stop()
+
+
+class Gobgp:
+    """A gobgpd that speaks to one neighbour."""
+
+    def __init__(self, namespace, directory, address, neighbour):
+        self.namespace, self.directory, self.address = namespace, directory, address
+        self.neighbour = neighbour
+        self.daemon = None
+
+    def text(self):
+        families = "".join(
+            f'[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = "{family}"\n'
+            for family in GOBGP_FAMILIES
+        )
+        return (
+            f'[global.config]\nas = {AS}\nrouter-id = "{self.address}"\nlocal-address-list = ["{self.address}"]\n'
+            f'[[neighbors]]\n[neighbors.config]\nneighbor-address = "{self.neighbour}"\npeer-as = {AS}\n'
+            "[neighbors.timers.config]\nconnect-retry = 3\n" + families
+        )
+
+    def start(self):
+        self.directory.mkdir(exist_ok=True)
+        file = self.directory / "gobgp.toml"
+        file.write_text(self.text())
+        words = ["gobgpd", "-f", file, "--api-hosts=127.0.0.1:50051", "--pprof-disable"]
+        self.daemon = Background(self.namespace.words(words), self.directory / "gobgpd.log")
+        eventually(lambda: self.ask("global", check=False).returncode == 0, "gobgpd's answer")
+        return self
+
+    def ask(self, *words, **options):
+        """Runs a command of gobgp."""
+        return run(self.namespace.words(["gobgp", *words]), **options)
+
+    def add(self, family, *words):
+        """Adds a route of its own."""
+        self.ask("global", "rib", "add", "-a", family, *words)
+
+    def remove(self, family, *words):
+        """Removes a route of its own."""
+        self.ask("global", "rib", "del", "-a", family, *words)
+
+    def routes(self, family):
+        """Returns the routes that it has, by what names them."""
+        text = self.ask("global", "rib", "-a", family, "-j").stdout
+        return json.loads(text or "{}")
+
+    def stop(self):
+        if self.daemon:
+            self.daemon.stop()
