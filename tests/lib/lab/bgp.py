@@ -60,15 +60,15 @@ class Frr:
 class Gobgp:
     """A gobgpd that speaks to one neighbour."""
 
-    def __init__(self, namespace, directory, address, neighbour):
+    def __init__(self, namespace, directory, address, neighbour, more_families=()):
         self.namespace, self.directory, self.address = namespace, directory, address
-        self.neighbour = neighbour
+        self.neighbour, self.families = neighbour, (*GOBGP_FAMILIES, *more_families)
         self.daemon = None
 
     def text(self):
         families = "".join(
             f'[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = "{family}"\n'
-            for family in GOBGP_FAMILIES
+            for family in self.families
         )
         return (
             f'[global.config]\nas = {AS}\nrouter-id = "{self.address}"\nlocal-address-list = ["{self.address}"]\n'
