@@ -34,6 +34,8 @@ pub(crate) mod cease {
 
 /// Longest text of a shutdown, in bytes (RFC 9003).
 const TEXT: usize = 255;
+/// Octets of data that are kept of a peer's: a text and its length.
+const DATA: usize = TEXT + 1;
 
 impl Notification {
     pub(crate) const fn new(code: u8, subcode: u8) -> Self {
@@ -56,7 +58,7 @@ impl Notification {
     /// Reads the body of a message.
     pub(crate) fn read(body: &[u8]) -> Option<Self> {
         let [code, subcode, data @ ..] = body else { return None };
-        Some(Self::with(*code, *subcode, data))
+        Some(Self::with(*code, *subcode, &data[..data.len().min(DATA)]))
     }
 
     /// Returns the body of the message.

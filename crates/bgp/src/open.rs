@@ -39,6 +39,8 @@ pub(crate) struct Capabilities {
     pub(crate) families: Vec<Family>,
     /// ROUTE-REFRESH (RFC 2918).
     pub(crate) refresh: bool,
+    /// Marks of where a refresh begins and ends (RFC 7313).
+    pub(crate) refresh_marks: bool,
     /// Messages of up to 65535 octets (RFC 8654).
     pub(crate) extended: bool,
     /// The peer's AS, in four octets (RFC 6793).
@@ -97,6 +99,7 @@ fn capabilities(config: &Config, peer: &PeerConfig) -> Vec<BgpCapability> {
         .map(|family| BgpCapability::MultiProtocolExtensions(MultiProtocolExtensionsCapability::new(family)))
         .collect();
     all.push(BgpCapability::RouteRefresh);
+    all.push(BgpCapability::EnhancedRouteRefresh);
     all.push(BgpCapability::FourOctetAs(FourOctetAsCapability::new(config.asn)));
     all.push(BgpCapability::ExtendedMessage);
     if peer.families.contains(&Family::Vpnv4) {
@@ -150,6 +153,7 @@ impl Capabilities {
                 }
             }
             (2, []) => self.refresh = true,
+            (70, []) => self.refresh_marks = true,
             (5, value) => {
                 self.v6_next_hops |= value.as_chunks().0.contains(&[0, 1, 0, 128, 0, 2]);
             }

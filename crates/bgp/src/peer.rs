@@ -17,8 +17,10 @@ pub(crate) struct Peer {
     pub(crate) retry: Option<Duration>,
     /// Tries in a row that came to nothing.
     pub(crate) failures: u32,
-    /// Counts the sessions that came up. Routes of others than the last are stale.
-    pub(crate) session: u16,
+    /// Counts, by family, how often it began to send all of its routes. Those of earlier rounds are stale.
+    pub(crate) rounds: [u16; Family::ALL.len()],
+    /// Families that it is sending anew while the session is up, until it marks the end.
+    pub(crate) refreshing: BTreeSet<Family>,
     /// When the session came up or ended.
     pub(crate) since: Duration,
     /// Until when stale routes are kept.
@@ -35,6 +37,8 @@ pub(crate) struct Peer {
     pub(crate) ends: BTreeSet<Family>,
     /// Families that it wants to get anew.
     pub(crate) asked: BTreeSet<Family>,
+    /// Families of which it has to get the mark that a refresh has ended.
+    pub(crate) refreshed: BTreeSet<Family>,
     /// Families that it is to send anew.
     pub(crate) refresh: BTreeSet<Family>,
     /// Routes that are kept of it.
@@ -50,7 +54,8 @@ impl Peer {
             sessions: Vec::new(),
             retry: Some(now),
             failures: 0,
-            session: 0,
+            rounds: [0; Family::ALL.len()],
+            refreshing: BTreeSet::new(),
             since: now,
             stale_until: None,
             awaited: BTreeSet::new(),
@@ -59,6 +64,7 @@ impl Peer {
             pending: BTreeSet::new(),
             ends: BTreeSet::new(),
             asked: BTreeSet::new(),
+            refreshed: BTreeSet::new(),
             refresh: BTreeSet::new(),
             routes: 0,
             counts: Counts::default(),
@@ -73,6 +79,22 @@ impl Peer {
     /// Returns the session that is up.
     pub(crate) fn up(&self) -> Option<&Session> {
         self.sessions.iter().find(|session| session.state == State::Established)
+    }
+
+    /// Returns whether a route of this family and round is of an earlier session, and not confirmed yet.
+    pub(crate) fn is_stale(&self, family: Family, round: u16) -> bool {
+        self.up().is_none() || (self.is_old(family, round) && !self.refreshing.contains(&family))
+    }
+
+    /// Returns whether a route of this family and round was not sent again in the last one.
+    pub(crate) const fn is_old(&self, family: Family, round: u16) -> bool {
+        self.rounds[family as usize] != round
+    }
+
+    /// Begins a round of a family.
+    pub(crate) const fn begin_round(&mut self, family: Family) {
+        let round = &mut self.rounds[family as usize];
+        *round = round.wrapping_add(1);
     }
 
     /// Returns whether the session is up and speaks a family.

@@ -61,8 +61,8 @@ pub(crate) struct Route {
     pub(crate) label: u32,
     /// For a MAC address with an IP address: the label or VNI of routed packets. 0: none.
     pub(crate) routed: u32,
-    /// The session of the peer in which it was sent last.
-    pub(crate) session: u16,
+    /// The round of the peer in which it was sent last.
+    pub(crate) round: u16,
 }
 
 /// The fate of a route that was put into the table.
@@ -121,7 +121,7 @@ impl Rib {
     pub(crate) fn put(&mut self, key: Key, route: Route) -> Put {
         let old = self.routes.insert(key, route);
         match old {
-            Some(old) if Route { session: route.session, ..old } == route => return Put::Replaced,
+            Some(old) if Route { round: route.round, ..old } == route => return Put::Replaced,
             Some(old) => self.note(&key.name, old.attributes),
             None => {}
         }

@@ -47,6 +47,7 @@ pub(crate) struct Agreed {
     pub(crate) as4: bool,
     pub(crate) extended: bool,
     pub(crate) refresh: bool,
+    pub(crate) refresh_marks: bool,
     pub(crate) v6_next_hops: bool,
     pub(crate) restart: Option<Restart>,
 }
@@ -61,6 +62,7 @@ impl Agreed {
             as4: its.as4.is_some(),
             extended: its.extended,
             refresh: its.refresh,
+            refresh_marks: its.refresh_marks,
             v6_next_hops: its.v6_next_hops,
             restart: its.restart,
         }

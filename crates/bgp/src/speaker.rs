@@ -187,10 +187,12 @@ impl Speaker {
     }
 
     /// Returns how to announce a MAC address that came up on this host, if others have announced it: it has moved here.
+    /// One that does not move (RFC 7432, 15.2) stays where it is.
     #[must_use]
     pub fn next_sequence(&self, vrf: VrfId, mac: Mac) -> Option<Mobility> {
-        let Mobility { sticky, sequence } = self.rib.mac(vrf, mac)?.mobility;
-        Some(Mobility { sticky, sequence: sequence.saturating_add(1) })
+        let Mobility { sequence, .. } =
+            Some(self.rib.mac(vrf, mac)?.mobility).filter(|mobility| !mobility.sticky)?;
+        Some(Mobility { sticky: false, sequence: sequence.saturating_add(1) })
     }
 
     /// Ends all sessions, with a text for the peers' operators (RFC 9003). Peers are not called again.
@@ -255,7 +257,7 @@ impl Speaker {
                 targets: one.attributes.targets.to_vec(),
                 preference: one.attributes.preference,
                 as_path: one.attributes.path,
-                stale: peer.up().is_none() || one.route.session != peer.session,
+                stale: peer.is_stale(one.key.name.family(), one.route.round),
                 verdict,
             })
         };

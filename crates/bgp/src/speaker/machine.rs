@@ -18,6 +18,9 @@ const FAILURES: u32 = 4;
 const QUARREL: u32 = 7;
 /// Most seconds between two tries to connect.
 const LONGEST_WAIT: u64 = 60;
+/// The kinds of ROUTE-REFRESH that mark where a refresh begins and ends (RFC 7313, 3.2).
+pub(super) const BEGIN: u8 = 1;
+pub(super) const END: u8 = 2;
 /// A session that lasted as long did not come to nothing.
 const LASTING: Duration = Duration::from_secs(60);
 
@@ -192,13 +195,16 @@ impl Speaker {
         self.restarted(id, now);
     }
 
-    /// Notes that a peer wants routes anew (RFC 2918).
+    /// Handles ROUTE-REFRESH: a wish (RFC 2918), or a mark (RFC 7313).
     fn asked(&mut self, id: PeerId, body: &[u8]) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        // The octet between says what marks the beginning and end of a refresh (RFC 7313), which is not spoken.
-        let [afi @ .., 0, safi] = body else { return };
-        if let Some(family) = Family::of(afi, *safi).filter(|family| peer.speaks(*family)) {
-            peer.asked.insert(family);
+        let [afi @ .., kind, safi] = body else { return };
+        let Some(family) = Family::of(afi, *safi).filter(|family| peer.speaks(*family)) else { return };
+        let marks = peer.up().is_some_and(|session| session.agreed.refresh_marks);
+        match *kind {
+            0 => drop(peer.asked.insert(family)),
+            BEGIN | END if marks => self.refreshed(id, family, *kind == END),
+            _ => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! Output: bytes for peers.
 
 use super::Speaker;
+use super::machine::{BEGIN, END};
 use crate::message::Kind;
 use crate::names::Family;
 use crate::own::Own;
@@ -41,6 +42,11 @@ impl Speaker {
             if let Some(family) = peer.refresh.pop_first() {
                 session.write(Kind::Refresh, &family.codes(), now);
                 peer.counts.sent += 1;
+            } else if peer.pending.is_empty()
+                && let Some(family) = peer.refreshed.pop_first()
+            {
+                session.write(Kind::Refresh, &mark(family, END), now);
+                peer.counts.sent += 1;
             } else if let Some(family) = ended(&peer.pending, &peer.ends) {
                 peer.ends.remove(&family);
                 writer.end_of_rib(family, session.room(now));
@@ -58,6 +64,11 @@ impl Speaker {
                 peer.counts.sent += messages;
                 peer.counts.updates_sent += messages;
             } else if let Some(family) = peer.asked.pop_first() {
+                if agreed.refresh_marks {
+                    session.write(Kind::Refresh, &mark(family, BEGIN), now);
+                    peer.counts.sent += 1;
+                    peer.refreshed.insert(family);
+                }
                 let targets = rib.imports().targets().map(Own::Target);
                 let own = targets.chain(routes.keys().map(|nlri| Own::Route(*nlri)));
                 peer.pending.extend(own.filter(|own| own.family() == family));
@@ -66,6 +77,12 @@ impl Speaker {
             }
         }
     }
+}
+
+/// Returns the body of a mark of a refresh.
+const fn mark(family: Family, kind: u8) -> [u8; 4] {
+    let [a, b, _, safi] = family.codes();
+    [a, b, kind, safi]
 }
 
 /// Returns a family of which all was sent, but not that it was.

@@ -3,6 +3,7 @@
 use super::{Event, Speaker};
 use crate::names::Family;
 use crate::notification::{self, Notification, cease};
+use crate::peer::Peer;
 use crate::rib::PeerId;
 use crate::session::Agreed;
 use crate::status::Down;
@@ -20,26 +21,29 @@ impl Speaker {
         peer.pending.clear();
         peer.ends.clear();
         peer.asked.clear();
+        peer.refreshed.clear();
         peer.refresh.clear();
         peer.awaited.clear();
         self.events.push_back(Event::PeerDown { peer: peer.config.address, why: why.clone() });
         // Those that it has not sent again since the last time are kept no longer.
-        let session = peer.session;
-        self.sweep(id, |_, its| its != session);
+        self.sweep(id, |peer, family, round| {
+            peer.is_old(family, round) && !peer.refreshing.contains(&family)
+        });
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.refreshing.clear();
         let asks_for = agreed.restart.map_or(0, |restart| restart.time);
         let time = if asks_for > 0 { asks_for } else { peer.config.restart_time };
         if peer.config.restart_time > 0 && is_graceful(why, agreed) {
             peer.stale_until = (peer.routes > 0).then_some(now + Duration::from_secs(time.into()));
         } else {
-            self.sweep(id, |_, _| true);
+            self.sweep(id, |_, _, _| true);
         }
     }
 
     /// Begins a session of a peer: what is there of it is of an earlier one.
     pub(super) fn restarted(&mut self, id: PeerId, now: Duration) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.session = peer.session.wrapping_add(1);
+        Family::ALL.into_iter().for_each(|family| peer.begin_round(family));
         peer.heard = now;
         let Some(agreed) = peer.up().map(|session| session.agreed.clone()) else { return };
         peer.awaited = agreed.families.iter().copied().collect();
@@ -47,7 +51,7 @@ impl Speaker {
         if peer.stale_until.is_some() {
             let ours = Duration::from_secs(peer.config.restart_time.into());
             peer.stale_until = Some(now + if agreed.restart.is_some() { RESENDING } else { ours });
-            self.sweep(id, |family, _| !agreed.families.contains(&family));
+            self.sweep(id, |_, family, _| !agreed.families.contains(&family));
         }
     }
 
@@ -59,9 +63,20 @@ impl Speaker {
             peer.synchronized = true;
             peer.stale_until = None;
         }
-        let session = peer.session;
-        self.sweep(id, |its_family, its| its_family == family && its != session);
+        self.sweep(id, |peer, its, round| its == family && peer.is_old(its, round));
         self.check_synchronized();
+    }
+
+    /// Notes that a peer begins to send all routes of a family again, or has done so (RFC 7313, 4.2).
+    pub(super) fn refreshed(&mut self, id: PeerId, family: Family, ends: bool) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !ends && !peer.awaited.contains(&family) {
+            peer.begin_round(family);
+            peer.refreshing.insert(family);
+        }
+        if ends && peer.refreshing.remove(&family) {
+            self.sweep(id, |peer, its, round| its == family && peer.is_old(its, round));
+        }
     }
 
     /// Handles a KEEPALIVE: of a peer that knows no graceful restart, and so may mark no end of its routes, it is one if
@@ -80,14 +95,14 @@ impl Speaker {
     pub(super) fn expired(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.stale_until = None;
-        let (up, session) = (peer.up().is_some(), peer.session);
-        self.sweep(id, |_, its| !up || its != session);
+        self.sweep(id, Peer::is_stale);
     }
 
-    /// Removes routes of a peer, by family and by the session in which they were sent last.
-    fn sweep(&mut self, id: PeerId, gone: impl Fn(Family, u16) -> bool) {
+    /// Removes routes of a peer, by family and round.
+    fn sweep(&mut self, id: PeerId, gone: impl Fn(&Peer, Family, u16) -> bool) {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.routes > 0) else { return };
-        peer.routes -= self.rib.sweep(id, |family, route| gone(family, route.session));
+        let removed = self.rib.sweep(id, |family, route| gone(peer, family, route.round));
+        peer.routes -= removed;
     }
 
     /// Tells, once, that all peers have sent all of their routes.

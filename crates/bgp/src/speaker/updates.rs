@@ -102,7 +102,7 @@ fn put(
     reach: &Reach<'_>,
     flood_label: Option<[u8; 3]>,
 ) -> Result<(), Notification> {
-    let (session, counts) = (peer.session, &mut peer.counts);
+    let (round, counts) = (peer.rounds[reach.family as usize], &mut peer.counts);
     let mut routes = peer.routes;
     let result = nlri::read(reach.family, reach.nlri, false, |item| {
         let Some(item) = item else {
@@ -114,7 +114,7 @@ fn put(
             Taken::With(attributes) => {
                 let route = route(&item, flood_label, rib.attributes(*attributes));
                 counts.unusable += u64::from(route.is_none());
-                route.map(|(label, routed)| Route { attributes: *attributes, label, routed, session })
+                route.map(|(label, routed)| Route { attributes: *attributes, label, routed, round })
             }
             Taken::Without(count) => {
                 *count(counts) += 1;

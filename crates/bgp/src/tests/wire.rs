@@ -194,6 +194,7 @@ fn open_names_what_the_speaker_can() {
         &[1, 4, 0, 1, 0, 132],
         &[2, 0],
         &[6, 0],
+        &[70, 0],
         &[65, 4, 0, 0, 0xfc, 0],
         // The N bit, 120 seconds; four families whose forwarding was not kept.
         &[64, 18, 0x40, 120],
@@ -227,4 +228,29 @@ fn a_peer_without_graceful_restart_ends_its_routes_by_silence() {
     raw.now += std::time::Duration::from_secs(29);
     raw.send(&message(4, &[]));
     assert!(synchronized(&mut raw));
+}
+
+#[test]
+fn marks_of_a_refresh_sweep_what_is_not_sent_again() {
+    let mut raw = Raw::new(&[&CAPABILITIES[..], &[&[70, 0]]].concat());
+    let other = [&[112, 0, 0x3e, 0x91][..], &RD, &[10, 1, 2]].concat();
+    raw.send(&update(&[usual(), communities(&[MPLS_UDP]), vpnv4(&[network(), other].concat())]));
+    raw.send(&update(&[attribute(0x80, 15, &[0, 1, 128])]));
+    raw.output();
+    // The peer begins, sends one of two, and ends. A second end means nothing.
+    raw.send(&message(5, &[0, 1, 1, 128]));
+    raw.send(&update(&[usual(), communities(&[MPLS_UDP]), vpnv4(&network())]));
+    assert_eq!(raw.table.routes.len(), 2);
+    assert!(!raw.speaker.explain(7, prefix("10.1.2.0/24"))[0].stale);
+    raw.send(&message(5, &[0, 1, 2, 128]));
+    assert_eq!(raw.table.routes.into_keys().collect::<Vec<_>>(), [(7, prefix("10.1.1.0/24"))]);
+    raw.table = Default::default();
+    raw.send(&message(5, &[0, 1, 2, 128]));
+    assert!(raw.table.routes.is_empty());
+    // The peer asks: what it gets is marked.
+    raw.speaker.announce(vpn(1, "10.9.0.0/16"), mpls(0, 2005, &[100]));
+    raw.output();
+    raw.send(&message(5, &[0, 1, 0, 128]));
+    let kinds: Vec<_> = raw.output().into_iter().map(|(kind, body)| (kind, body.get(2).copied())).collect();
+    assert_eq!((kinds[0], kinds[1].0, kinds[2]), ((5, Some(1)), 2, (5, Some(2))));
 }
