@@ -30,7 +30,9 @@ mod update;
 pub use config::{Config, Import, PeerConfig};
 pub use names::{BadName, Encapsulation, Family, Rd, RouteTarget};
 pub use notification::Notification;
-pub use route::{Announcement, Change, Label, MAX_PATHS, MacPath, Mobility, Nlri, Path, Tunnel, VrfId};
+pub use route::{
+    Announcement, Change, Label, MAX_FLOOD, MAX_PATHS, MacPath, Mobility, Nlri, Path, Tunnel, VrfId,
+};
 pub use session::Conn;
 pub use speaker::{Event, Speaker};
 pub use status::{Candidate, Counts, Down, PeerStatus, State, Verdict};

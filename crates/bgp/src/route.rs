@@ -11,6 +11,9 @@ pub type VrfId = u32;
 /// Most paths of one prefix.
 pub const MAX_PATHS: usize = 64;
 
+/// Most hosts to which floods of one network go.
+pub const MAX_FLOOD: usize = 4096;
+
 /// The name of a route of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nlri {
@@ -142,7 +145,7 @@ pub enum Change {
         /// The MAC address of its owner.
         mac: Option<Mac>,
     },
-    /// The remote hosts to which floods of a network go, sorted. The label is theirs.
+    /// The remote hosts to which floods of a network go, sorted: one tunnel to each, at most [`MAX_FLOOD`].
     Flood {
         /// The network.
         vrf: VrfId,

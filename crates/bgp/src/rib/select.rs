@@ -5,8 +5,8 @@
 
 use super::attributes::Attributes;
 use super::{Key, PeerId, Rib, Route, range, range_of};
-use crate::route::{MAX_PATHS, MacPath, Path, Tunnel, VrfId};
-use crate::update::nlri::Place;
+use crate::route::{MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
+use crate::update::nlri::{Name, Place};
 use ipnet::IpNet;
 use packet::Mac;
 use std::cmp::Reverse;
@@ -200,27 +200,30 @@ impl Rib {
             }
         }
         tunnels.sort_unstable();
-        tunnels.dedup();
+        // A host gets one copy, whatever labels it names.
+        tunnels.dedup_by_key(|tunnel| tunnel.remote);
+        tunnels.truncate(MAX_FLOOD);
         tunnels
     }
 
     /// Returns prefixes after one, in order, with the paths that a network has for each.
     pub(crate) fn page(&self, vrf: VrfId, after: Option<IpNet>, most: usize) -> Vec<(IpNet, Vec<Path>)> {
-        let first =
-            after.map_or(Bound::Unbounded, |after| Bound::Excluded(*range(Place::Prefix(after)).end()));
-        let mut found: Vec<(IpNet, Vec<Path>)> = Vec::new();
-        for key in self.routes.range((first, Bound::Unbounded)).map(|(key, _)| key) {
-            let Place::Prefix(prefix) = key.name.place else { break };
-            if found.len() == most {
+        let behind = |prefix| Bound::Excluded(*range(Place::Prefix(prefix)).end());
+        let mut first = after.map_or(Bound::Unbounded, behind);
+        let mut found = Vec::new();
+        while found.len() < most {
+            // This looks at each key once, and works out paths only where there are some.
+            let mut keys = self.routes.range((first, Bound::Unbounded));
+            let imported = |(key, route): &(&Key, &Route)| {
+                !matches!(key.name.place, Place::Prefix(_))
+                    || self.in_routes(vrf, &self.contender(**key, **route))
+            };
+            let Some((Key { name: Name { place: Place::Prefix(prefix), .. }, .. }, _)) = keys.find(imported)
+            else {
                 break;
-            }
-            if found.last().is_some_and(|(last, _)| *last == prefix) {
-                continue;
-            }
-            let paths = self.paths(vrf, prefix);
-            if !paths.is_empty() {
-                found.push((prefix, paths));
-            }
+            };
+            found.push((*prefix, self.paths(vrf, *prefix)));
+            first = behind(*prefix);
         }
         found
     }

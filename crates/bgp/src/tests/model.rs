@@ -133,7 +133,7 @@ impl Model {
             let best = best_of_each(floods);
             let mut tunnels: Vec<_> = best.iter().map(|(_, its)| tunnel(its, label(its))).collect();
             tunnels.sort();
-            tunnels.dedup();
+            tunnels.dedup_by_key(|tunnel| tunnel.remote);
             if !tunnels.is_empty() {
                 table.floods.insert(import.vrf, tunnels);
             }

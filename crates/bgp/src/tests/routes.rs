@@ -246,3 +246,40 @@ fn labels_keep_their_values() {
     let labels: Vec<_> = net.nodes[0].table.routes.values().map(|paths| paths[0].tunnel.label).collect();
     assert_eq!(labels, [16, 0xf_ffff, 0xff_ffff]);
 }
+
+#[test]
+fn floods_go_once_to_a_host() {
+    let mut net = star(&[AS; 3]);
+    for (number, vni) in [(1, 5001), (2, 5002)] {
+        net.speaker(1)
+            .announce(Nlri::Flood { rd: rd(number), originator: address(1) }, vxlan(1, vni, &[100]));
+    }
+    net.speaker(2).announce(Nlri::Flood { rd: rd(3), originator: address(2) }, vxlan(2, 5003, &[100]));
+    net.settle(1);
+    let labels: Vec<_> =
+        net.nodes[0].table.floods[&7].iter().map(|tunnel| (tunnel.remote, tunnel.label)).collect();
+    assert_eq!(labels, [(address(1), 5001), (address(2), 5003)]);
+}
+
+#[test]
+fn prefixes_of_a_network_are_listed_page_by_page() {
+    let mut net = star(&[AS; 3]);
+    let now = net.now;
+    net.speaker(0).set_imports(&[import(7, &[100]), import(8, &[200])], now);
+    for number in 0..6_u16 {
+        for of in 0..3 {
+            let targets = [100 + 100 * u32::from(number % 2)];
+            net.speaker(1).announce(vpn(of, &format!("10.{number}.0.0/16")), mpls(1, 1001, &targets));
+        }
+    }
+    net.settle(1);
+    let page = |after, most| {
+        let routes = net.nodes[0].speaker.routes(8, after, most);
+        routes.into_iter().map(|(prefix, paths)| (prefix.to_string(), paths.len())).collect::<Vec<_>>()
+    };
+    let all = [("10.1.0.0/16".to_owned(), 1), ("10.3.0.0/16".to_owned(), 1), ("10.5.0.0/16".to_owned(), 1)];
+    assert_eq!(page(None, 9), all);
+    assert_eq!(page(None, 2), all[..2]);
+    assert_eq!(page(Some(prefix("10.3.0.0/16")), 2), all[2..]);
+    assert!(page(Some(prefix("10.5.0.0/16")), 2).is_empty());
+}
