@@ -318,6 +318,11 @@ fn allowed(calls: Calls) -> Result<Rules, seccompiler::BackendError> {
         let families =
             [libc::AF_UNIX, libc::AF_NETLINK].map(|family| when(0, SeccompCmpOp::Eq, family as u64));
         rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
+        // With this flag, to send is to connect, which Landlock does not see.
+        let fast_open = SeccompCmpOp::MaskedEq(libc::MSG_FASTOPEN as u64);
+        for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+            rules.insert(call, vec![when(flags, fast_open.clone(), 0)?]);
+        }
     }
     Ok(rules)
 }

@@ -51,6 +51,12 @@ const ACTS: &[(&str, Act)] = &[
         Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other.map(drop),
     }),
+    ("fast-open", || {
+        // Sockets of this kind ignore the flag.
+        let (this, _other) = std::os::unix::net::UnixStream::pair()?;
+        let flags = rustix::net::SendFlags::from_bits_retain(libc::MSG_FASTOPEN as u32);
+        Ok(rustix::net::send(&this, b"x", flags).map(drop)?)
+    }),
     ("udp", || UdpSocket::bind("127.0.0.1:0").map(drop)),
     ("tcp", || TcpListener::bind("127.0.0.1:0").map(drop)),
     ("packet", || socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop).map_err(Into::into)),
@@ -156,6 +162,7 @@ fn sockets_are_local() {
     assert_eq!(child("unix", "daemon").code(), Some(WORKED));
     fails_with("connect", Errno::EPERM);
     assert_eq!(child("connect", "helper").code(), Some(WORKED));
+    fails_with("fast-open", Errno::EPERM);
     fails_with("udp", Errno::EPERM);
     fails_with("tcp", Errno::EPERM);
     if is_root() {
