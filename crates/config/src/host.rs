@@ -1,5 +1,6 @@
 //! `[host]`: the settings of the daemon as a whole.
 
+use crate::bgp::Bgp;
 use crate::object::{Place, Wire};
 use crate::reader::Reader;
 use crate::tree::Node;
@@ -44,6 +45,9 @@ pub struct Host {
     /// Most megabytes of all VMs together; `None`: eight times as many as the host has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guests_memory_mb: Option<u32>,
+    /// `[bgp]`; `None`: the host speaks to nobody.
+    #[serde(skip)]
+    pub bgp: Option<Bgp>,
 }
 
 /// The directories for sockets of libvirt, OpenStack and Open vSwitch.
@@ -64,6 +68,7 @@ impl Default for Host {
             socket_dirs: Vec::new(),
             guest_memory_mb: None,
             guests_memory_mb: None,
+            bgp: None,
         }
     }
 }
@@ -124,7 +129,7 @@ impl Value for Executor {
 }
 
 impl Host {
-    /// Returns `[host]` in TOML for people: the name first, no defaults.
+    /// Returns `[host]` and `[bgp]` in TOML for people: the name first, no defaults of `[host]`.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let body = toml::Table::try_from(self).unwrap_or_default();
@@ -137,7 +142,8 @@ impl Host {
         let mut set: Vec<_> = body.iter().filter(|(key, value)| !is_default(key, value)).collect();
         set.sort_by_key(|(key, _)| *key != "name");
         let lines = set.into_iter().map(|(key, value)| format!("{key} = {value}\n"));
-        format!("[host]\n{}", lines.collect::<String>())
+        let bgp = self.bgp.as_ref().map(Bgp::to_toml).unwrap_or_default();
+        format!("[host]\n{}\n{bgp}", lines.collect::<String>())
     }
 
     /// Returns whether the file leaves it to us where sockets may be.
@@ -174,6 +180,7 @@ impl Host {
             },
             guest_memory_mb: r.get::<Within<1, { u32::MAX }>>("guest_memory_mb").map(Within::wide),
             guests_memory_mb: r.get::<Within<1, { u32::MAX }>>("guests_memory_mb").map(Within::wide),
+            bgp: None,
         };
         for (i, core) in host.workers.iter().enumerate() {
             if host.workers[..i].contains(core) {

@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod bgp;
 mod check;
 mod host;
 mod machine;
@@ -17,6 +18,7 @@ mod reader;
 mod tree;
 mod value;
 
+pub use bgp::{BGP_PORT, Bgp, BgpFamily, BgpPeer, Labels, MOST_LISTEN, RouteName, router_id};
 pub use check::{
     CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes, warnings,
 };
@@ -55,10 +57,16 @@ pub struct Document {
 pub fn parse(text: &str) -> Result<Document, Problems> {
     let mut parts = Parts::read(text);
     parts.require_host();
-    let (host, host_place) = parts.host.unwrap_or_default();
+    let (host, host_place) = parts.host();
     let document = Document { host, host_place, objects: parts.objects };
     let mut problems = parts.problems;
     let index = Index::new(&document.host, document.objects.iter().map(|item| &item.object));
+    if let Some(bgp) = &document.host.bgp
+        && router_id(bgp, index.tunnel_sources()).is_none()
+    {
+        let message = "`router_id` is missing; it is needed where tunnels have no IPv4 source: router_id = \"192.0.2.1\"";
+        problems.push(Problem::new(None, "[bgp]", message));
+    }
     problems.extend(check::check_beside(&parts.unread, &index, &document.objects));
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
@@ -74,7 +82,7 @@ pub fn read(text: &str) -> Result<Document, Problems> {
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
     }
-    let (host, host_place) = parts.host.unwrap_or_default();
+    let (host, host_place) = parts.host();
     Ok(Document { host, host_place, objects: parts.objects })
 }
 
@@ -84,8 +92,10 @@ pub fn read(text: &str) -> Result<Document, Problems> {
 /// All problems of the text.
 pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     let mut parts = Parts::read(text);
-    if parts.host.is_some() {
-        parts.problems.push(Problem::new(None, "[host]", "belongs to the host's file; change it there"));
+    for (is_there, table) in [(parts.host.is_some(), "[host]"), (parts.bgp.is_some(), "[bgp]")] {
+        if is_there {
+            parts.problems.push(Problem::new(None, table, "belongs to the host's file; change it there"));
+        }
     }
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
@@ -110,6 +120,7 @@ pub fn object(kind: Kind, fields: toml::Table) -> Result<Object, Problems> {
 /// The readable parts of a text.
 struct Parts {
     host: Option<(Host, Place)>,
+    bgp: Option<Bgp>,
     objects: Vec<Item>,
     /// Names of objects that could not be read.
     unread: Vec<String>,
@@ -125,6 +136,7 @@ impl Parts {
         let problems = RefCell::new(problems);
         let mut reader = Reader::new(&problems, &root, "");
         let host = reader.table("host").map(Host::read);
+        let bgp = reader.table("bgp").and_then(Bgp::read);
         let (mut objects, mut unread) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
             for table in reader.tables(kind.name()) {
@@ -136,7 +148,13 @@ impl Parts {
             }
         }
         reader.finish();
-        Self { host, objects, unread, is_toml, problems: problems.into_inner() }
+        Self { host, bgp, objects, unread, is_toml, problems: problems.into_inner() }
+    }
+
+    /// Returns what describes the host as a whole.
+    fn host(&mut self) -> (Host, Place) {
+        let (host, place) = self.host.take().unwrap_or_default();
+        (Host { bgp: self.bgp.take(), ..host }, place)
     }
 
     fn require_host(&mut self) {

@@ -129,6 +129,43 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("vrf = 2", "vrf = 65536", "vrf: 65536 is out of range; use 1 to 65535"),
     ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
     ("vlan = 7", "vlan = 4095", "vlan: 4095 is out of range; use 1 to 4094"),
+    ("as = 64512\nrouter_id", "as = 0\nrouter_id", "[bgp]: as: 0 is out of range; use 1 to 4294967294"),
+    ("router_id = \"192.0.2.1\"", "router_id = \"fd00::1\"", "a router id has the form of an IPv4 address"),
+    (
+        "labels = \"100000-199999\"",
+        "labels = \"1-20\"",
+        "\"1-20\" is no range of labels (16 to 1048575), as in",
+    ),
+    (
+        "labels = \"100000-199999\"",
+        "labels = \"100-101\"",
+        "network \"public\": its label would be 100 + 2, beyond `labels` of [bgp], 100-101",
+    ),
+    (
+        "labels = \"100000-199999\"",
+        "labels = \"100-199\"",
+        "guest \"vm1\": label 100 is one of networks (`labels` of [bgp], 100-199); take another",
+    ),
+    ("labels = \"100000-199999\"", "labels = \"110-299\"", "mpls \"200\": label 200 is one of networks"),
+    (
+        "families = [\"vpnv4\", \"vpnv6\", \"evpn\", \"rtc\"]",
+        "families = [\"rtc\"]",
+        "`families` needs one of",
+    ),
+    ("listen = [\"192.0.2.1\"]\n", "", "the peer 192.0.2.254 is `passive`, so `listen` must say where"),
+    ("[[bgp.peer]]", "[[bgp.pear]]", "[bgp]: unknown key `pear`; did you mean `peer`?"),
+    (
+        "graceful_restart = 120",
+        "graceful_restart = 4096",
+        "graceful_restart: 4096 is out of range; use 0 to 4095",
+    ),
+    (
+        "rd = \"192.0.2.1:1\"",
+        "rd = \"192.0.2.1:65536\"",
+        "\"192.0.2.1:65536\" has not the form AS:NUMBER or IPV4",
+    ),
+    ("export = [\"64512:100\"]", "export = [\"65536:65536\"]", "has not the form AS:NUMBER or IPV4:NUMBER"),
+    ("vni = 5001\n", "", "network \"blue\": `evpn` needs a `vni`"),
     (
         "vni = 77",
         "vni = 5001",

@@ -1,7 +1,7 @@
 //! Index by name of the objects to which others refer.
 
 use crate::object::mode::{Mode, OVS_MTU};
-use crate::{Guest, Host, Key, Network, Nexthop, Object, Wire};
+use crate::{Guest, Host, Key, Labels, Network, Nexthop, Object, Wire};
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -50,6 +50,8 @@ impl CommonWindows {
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     tunnel_sources: Vec<IpAddr>,
+    /// The labels of networks, if the host speaks BGP.
+    labels: Option<Labels>,
     wires: Vec<Wire>,
     networks: HashMap<String, Network>,
     guests: HashMap<String, Guest>,
@@ -63,7 +65,8 @@ pub struct Index {
 impl Index {
     /// Indexes the objects of a host.
     pub fn new<'a>(host: &Host, objects: impl Iterator<Item = &'a Object>) -> Self {
-        let mut index = Self::default();
+        let labels = host.bgp.as_ref().map(|bgp| bgp.labels);
+        let mut index = Self { labels, ..Self::default() };
         for object in objects {
             match object {
                 Object::Wire(wire) => index.wires.push(wire.clone()),
@@ -99,6 +102,18 @@ impl Index {
     #[must_use]
     pub fn tunnel_sources(&self) -> &[IpAddr] {
         &self.tunnel_sources
+    }
+
+    /// Returns the labels that belong to networks, if the host speaks BGP.
+    #[must_use]
+    pub const fn labels(&self) -> Option<Labels> {
+        self.labels
+    }
+
+    /// Returns the label by which other hosts reach a network, if it is announced to them.
+    #[must_use]
+    pub fn network_label(&self, network: &Network) -> Option<u32> {
+        self.labels.filter(|_| network.bgp).and_then(|labels| labels.of(network.vrf))
     }
 
     /// Returns the wires, in their order.

@@ -38,7 +38,10 @@ pub(super) fn check(
             Object::Nat(nat) => checker.nat(nat),
             Object::Rule(rule) => checker.rule(rule),
             Object::Default(default) => drop(checker.network("network", &default.network)),
-            Object::Mpls(mpls) => checker.target(None, &mpls.to),
+            Object::Mpls(mpls) => {
+                checker.label(mpls.label);
+                checker.target(None, &mpls.to);
+            }
             Object::Vxlan(vxlan) => drop(checker.network("network", &vxlan.network)),
         }
     }
@@ -145,6 +148,14 @@ impl<'a> Checker<'a, '_> {
                 format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; gateway {gateway} is IPv6");
             self.problem("mtu", message);
         }
+        if let Some(labels) = self.index.labels().filter(|_| network.bgp)
+            && self.index.network_label(network).is_none()
+        {
+            let vrf = network.vrf;
+            let message =
+                format!("its label would be {} + {vrf}, beyond `labels` of [bgp], {labels}", labels.first);
+            self.problem("vrf", message);
+        }
         let Some(name) = &network.wire else { return };
         let wire = self.wire("wire", name);
         if wire.is_some_and(|wire| wire.mode == Mode::Ovs) {
@@ -160,6 +171,15 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
+    fn label(&mut self, label: u32) {
+        if let Some(labels) = self.index.labels().filter(|labels| labels.contains(label)) {
+            self.problem(
+                "label",
+                format!("label {label} is one of networks (`labels` of [bgp], {labels}); take another"),
+            );
+        }
+    }
+
     fn guest_object(&mut self, guest: &Guest) {
         if guest.mode == Mode::Vrouter || !guest.network.is_empty() {
             self.network("network", &guest.network);
@@ -171,6 +191,7 @@ impl<'a> Checker<'a, '_> {
                 self.problem(key, format!("{GATEWAY_MAC} is the gateways' MAC; give the guest another"));
             }
         }
+        guest.label.iter().for_each(|label| self.label(*label));
         self.guest_mtu(guest);
         if let Some(wire) = &guest.link_follows {
             self.wire("link_follows", wire);

@@ -3,9 +3,10 @@
 use super::services::{self, DhcpOptions};
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
 use super::{read_name, read_network};
+use crate::bgp::RouteName;
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Value, Within, describe, display};
+use crate::value::{Value, Within, describe, display, display_all, display_some};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
@@ -60,6 +61,27 @@ pub struct Network {
     /// DHCP's settings besides addresses and names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dhcp_options: Option<DhcpOptions>,
+    /// Whether its routes are exchanged by BGP, if the host speaks it.
+    #[serde(skip_serializing_if = "is_true")]
+    pub bgp: bool,
+    /// The route distinguisher; `None`: it follows from router id and `vrf`.
+    #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
+    pub rd: Option<RouteName>,
+    /// Route targets of routes that it takes. Empty: the one that follows from AS and network.
+    #[serde(serialize_with = "display_all", skip_serializing_if = "Vec::is_empty")]
+    pub import: Vec<RouteName>,
+    /// Route targets under which its routes are announced. Empty: as for `import`.
+    #[serde(serialize_with = "display_all", skip_serializing_if = "Vec::is_empty")]
+    pub export: Vec<RouteName>,
+    /// Whether MAC addresses and floods are exchanged by BGP as well.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub evpn: bool,
+}
+
+/// Leaves a default out of the store: older daemons do not know the key.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// The TCP connections that are picked up although their SYN was not seen.
@@ -125,6 +147,12 @@ impl Network {
         let routed_outside = r.get("routed_outside").unwrap_or(false);
         let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
+        let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
+        let (import, export) = (r.list("import"), r.list("export"));
+        let evpn = r.get("evpn").unwrap_or(false);
+        if evpn && vni.is_none() {
+            r.problem(Some("evpn"), "`evpn` needs a `vni`, by which the other hosts send to the network");
+        }
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
@@ -154,6 +182,11 @@ impl Network {
                 domain,
                 resolvers,
                 dhcp_options,
+                bgp,
+                rd,
+                import,
+                export,
+                evpn,
             })
         };
         let network = read();
