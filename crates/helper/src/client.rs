@@ -2,6 +2,7 @@
 
 use crate::ARGUMENT;
 use crate::directories::Directories;
+use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -10,6 +11,7 @@ use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{Listening, ListeningFile, Place, Sockets};
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -40,25 +42,30 @@ struct Shared {
 
 impl Helper {
     /// Starts the helper: this same program, with [`ARGUMENT`], the log level, whether the daemon `takes_over`,
-    /// the configuration file and the directories of sockets.
+    /// the configuration file, the BGP peers and the directories of sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
     pub fn start(
-        directories: &Directories,
+        (directories, peers): (&Directories, &Peers),
         config: &Path,
         log: &str,
         takes_over: bool,
     ) -> Result<Self, HelperError> {
-        Self::launch(directories, config, log, takes_over).map_err(HelperError::Start)
+        Self::launch((directories, peers), config, log, takes_over).map_err(HelperError::Start)
     }
 
-    fn launch(directories: &Directories, config: &Path, log: &str, takes_over: bool) -> io::Result<Self> {
+    fn launch(
+        (directories, peers): (&Directories, &Peers),
+        config: &Path,
+        log: &str,
+        takes_over: bool,
+    ) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).arg(takes_over.to_string());
-        command.arg(config).args(directories.words());
+        command.arg(config).arg(peers.word()).args(directories.words());
         // The helper's requests come through its standard input. It holds none of our outputs, so that
         // readers notice when the daemon ends.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
@@ -147,6 +154,14 @@ impl Helper {
     /// As there.
     pub fn machines(&self) -> io::Result<OwnedFd> {
         Ok(one(self.descriptors(&Request::Machines, &[])?)?)
+    }
+
+    /// Begins to connect to a BGP peer; see [`Peers::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn peer(&self, address: SocketAddr) -> Result<OwnedFd, Refusal> {
+        self.descriptors(&Request::Peer { address }, &[]).and_then(one)
     }
 
     /// Opens the daemon's configuration file for reading.

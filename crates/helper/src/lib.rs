@@ -5,7 +5,8 @@
 //! it over. An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet,
 //! or that the last daemon had; sockets on a network device; a unix socket where no stranger can put one, or
 //! a connection to a VMM's, both in directories that the helper was told at its start; files of memory for
-//! virtual machines; and the daemon's own configuration file. The helper never sees guests' memory, and only
+//! virtual machines; TCP connections to the BGP peers that the file named at the start; and the daemon's own
+//! configuration file. The helper never sees guests' memory, and only
 //! the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). `wire` and
@@ -21,6 +22,7 @@ mod confine;
 mod directories;
 mod files;
 mod machines;
+mod peers;
 mod request;
 mod serve;
 mod taps;
@@ -36,6 +38,7 @@ pub use bar::open_bar;
 pub use client::{Helper, HelperError};
 pub use directories::{Directories, WINDOWS};
 pub use machines::{PORT, listen_to_machines};
+pub use peers::Peers;
 pub use request::{Answer, Refusal, Reply, Request};
 pub use sandbox::lookup;
 pub use serve::{Server, serve};

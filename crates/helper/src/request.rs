@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use wire::{Mode, Stage, TapPort, TapState, XdpProgram};
 
@@ -103,6 +104,8 @@ pub enum Request {
     Machines,
     /// Connect to the unix socket at a path. The answer has the connection.
     Connect { path: PathBuf },
+    /// Begin to connect to a BGP peer. The answer has the socket.
+    Peer { address: SocketAddr },
     /// Look up the ids of `user` or `user:group`. Answered by [`Reply::Owner`].
     Owner { names: String },
     /// Open the registers of a PCI device. The answer has the file.

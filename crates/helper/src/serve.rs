@@ -3,6 +3,7 @@
 use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
+use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
 use crate::taps::{self, Heir, Taps, is_closed, move_in, wait};
 use crate::under_way::{UnderWay, Work};
@@ -24,11 +25,11 @@ use wire::{Attachment, Mode, Opener, TapPort, TapState, XdpError, XdpProgram, Xd
 const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
-/// in these directories; `config` is the daemon's configuration file. The daemon `takes_over` from one that
+/// in these directories, and connections go to these peers; `config` is the daemon's configuration file. The daemon `takes_over` from one that
 /// runs, or it has the run-dir alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
-pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf, takes_over: bool) {
+pub fn serve(socket: OwnedFd, (directories, peers): (Directories, Peers), config: PathBuf, takes_over: bool) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
@@ -38,7 +39,7 @@ pub fn serve(socket: OwnedFd, directories: Directories, config: PathBuf, takes_o
     if is_closed(&socket) {
         return;
     }
-    let mut server = Server::new(directories, config, started_as);
+    let mut server = Server { peers, ..Server::new(directories, config, started_as) };
     let heir = server.inherit(takes_over);
     let windows = server.directories.run_dir().join(crate::WINDOWS);
     let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
@@ -93,6 +94,7 @@ fn ignore_terminal() {
 #[derive(Debug)]
 pub struct Server {
     directories: Directories,
+    peers: Peers,
     config: PathBuf,
     /// The owner of sockets for which the daemon names none.
     started_as: Account,
@@ -115,6 +117,7 @@ impl Server {
     pub fn new(directories: Directories, config: PathBuf, started_as: Account) -> Self {
         Self {
             directories,
+            peers: Peers::default(),
             config,
             started_as,
             files: Files::default(),
@@ -236,6 +239,7 @@ impl Server {
             }
             Request::Machines => return given(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => return given(vec![self.connect(path)?]),
+            Request::Peer { address } => return given(vec![self.peers.connect(*address)?]),
             Request::Owner { names } => {
                 let (user, group) = sandbox::lookup(names).map_err(Refusal::new)?;
                 return Ok((Reply::Owner(user, group), Vec::new()));

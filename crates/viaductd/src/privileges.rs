@@ -1,10 +1,11 @@
 //! The holder of the daemon's privileges: its helper, or without a sandbox the daemon itself.
 
 use control::{ConfigFile, Sandbox};
-use helper::{Directories, Helper};
+use helper::{Directories, Helper, Peers, Refusal};
 use sandbox::{Calls, CapabilitySet, Keep};
 use sockets::Sockets;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,28 +17,31 @@ pub struct Privileges {
     pub opener: Arc<dyn Opener>,
     pub sockets: Arc<dyn Sockets>,
     helper: Option<Helper>,
+    /// The BGP peers of the file.
+    peers: Peers,
 }
 
 impl Privileges {
     /// Uses the daemon's own privileges.
-    pub fn here() -> Self {
-        Self { opener: wire::here(), sockets: sockets::here(), helper: None }
+    pub fn here(peers: Peers) -> Self {
+        Self { opener: wire::here(), sockets: sockets::here(), helper: None, peers }
     }
 
-    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges. The
-    /// daemon `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
+    /// Starts a helper for sockets in these directories, these peers and this configuration file, and uses its
+    /// privileges. The daemon `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
     ///
     /// # Errors
     /// The helper can't be started.
     pub fn of_helper(
         directories: &Directories,
+        peers: Peers,
         config: &Path,
         log: &str,
         takes_over: bool,
     ) -> Result<Self, helper::HelperError> {
-        let helper = Helper::start(directories, config, log, takes_over)?;
+        let helper = Helper::start((directories, &peers), config, log, takes_over)?;
         let all = Arc::new(helper.clone());
-        Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
+        Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper), peers })
     }
 
     /// Looks up the user and group ID of `user` or `user:group`, the value of `key` in the file.
@@ -55,6 +59,17 @@ impl Privileges {
     /// As for [`helper::listen_to_machines`].
     pub fn machines(&self) -> io::Result<OwnedFd> {
         self.helper.as_ref().map_or_else(helper::listen_to_machines, Helper::machines)
+    }
+
+    /// Begins to connect to a BGP peer; see [`Peers::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn peer(&self, address: SocketAddr) -> Result<OwnedFd, Refusal> {
+        match &self.helper {
+            Some(helper) => helper.peer(address),
+            None => self.peers.connect(address),
+        }
     }
 
     /// Returns the daemon's configuration file, which can be read again.
@@ -82,7 +97,7 @@ impl Privileges {
 
     /// Returns these privileges with a different way to open devices and sockets.
     pub fn opening_by(&self, opener: Arc<dyn Opener>, sockets: Arc<dyn Sockets>) -> Self {
-        Self { opener, sockets, helper: self.helper.clone() }
+        Self { opener, sockets, ..self.clone() }
     }
 
     pub const fn helper(&self) -> Option<&Helper> {
