@@ -13,6 +13,9 @@ def test_every_key_is_in_the_page():
     named = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"\\fB(.*?)\\fR", PAGE))))
     valid = tomllib.loads((REPOSITORY / "crates/config/tests/valid.toml").read_text())
     assert set(valid["host"]) <= named, set(valid["host"]) - named
+    bgp = valid.pop("bgp")
+    valid["bgp.peer"] = bgp.pop("peer")
+    assert set(bgp) <= named, set(bgp) - named
     for kind, entries in valid.items():
         assert kind in PAGE
         keys = {key for entry in entries if isinstance(entry, dict) for key in entry}

@@ -1,11 +1,16 @@
 //! Compilation of the configured objects into the tables of the model.
 
+mod bridges;
 mod diff;
 mod ids;
+mod learned;
 mod routes;
 
+pub use bridges::BridgeChange;
+pub(crate) use bridges::learn_bridge;
 pub(crate) use diff::Desired;
 use ids::{Pool, User};
+pub(crate) use learned::{kept_learned, learn};
 use routes::{ObjectRoute, To, guests_on_standby_last, is_away, routes_of};
 pub(crate) use routes::{Origins, places_of};
 
@@ -123,16 +128,20 @@ pub(crate) struct Links {
     pub(crate) away: BTreeSet<String>,
 }
 
-/// Compiles objects into tables. The objects were checked, and are in their order.
+/// Compiles objects into tables, beside what is learned in others. The objects were checked, and are in their order.
 pub(crate) fn compile(
-    host: &config::Host,
-    index: &Index,
+    (host, index): (&config::Host, &Index),
     objects: &[&Owned],
+    learned: &Desired,
     links: &Links,
     ids: &mut Ids,
 ) -> Desired {
     ids.reset();
-    let mut compiler = Compiler::new(index, ids, links, Desired::default());
+    let (rib, bridges) = (learned.learned.clone(), learned.bridges.clone());
+    let of = Desired { learned: rib, bridges, ..Desired::default() };
+    let mut compiler = Compiler::new(index, ids, links, of);
+    compiler.path_sets(&learned.learned);
+    compiler.bridges();
     compiler.objects(host, objects);
     compiler.finish()
 }
@@ -169,8 +178,8 @@ pub(crate) fn compile_beside_routes(
     let mut compiler = Compiler::new(changes.before, ids, links, of.clone());
     compiler.remove_routes(&changes.removed);
     compiler.index = index;
-    let Desired { nexthops, routes, implied, .. } = std::mem::take(&mut compiler.out);
-    compiler.out.nexthops = nexthops;
+    let Desired { nexthops, routes, implied, learned, bridges, .. } = std::mem::take(&mut compiler.out);
+    (compiler.out.nexthops, compiler.out.learned, compiler.out.bridges) = (nexthops, learned, bridges);
     compiler.ids.reset_others();
     compiler.objects(host, objects);
     compiler.out.routes = routes;
@@ -206,6 +215,7 @@ impl<'a> Compiler<'a> {
         objects.iter().for_each(|owned| self.number_vif(&owned.object));
         guests_on_standby_last(objects).for_each(|owned| self.object(&owned.object));
         objects.iter().for_each(|owned| self.fill_network(&owned.object));
+        self.extend_floods();
     }
 
     fn remove_routes(&mut self, routes: &[&Route]) {
@@ -351,10 +361,12 @@ impl<'a> Compiler<'a> {
             }
             Object::Flood(flood) => {
                 let to = flood.to.iter().map(|target| self.target(target)).collect();
+                let vrf = self.vrf(&flood.network);
                 let tunnels = flood.to.iter().filter_map(Target::tunnel);
+                self.out.floods.insert(vrf, tunnels.clone().map(encapsulation).collect());
                 let mut vnis: Vec<_> = tunnels.map(|tunnel| (tunnel.remote, tunnel.id)).collect();
                 vnis.sort_unstable();
-                if let Some(network) = self.out.networks.get_mut(&self.vrf(&flood.network)) {
+                if let Some(network) = self.out.networks.get_mut(&vrf) {
                     network.flood = to;
                     network.overlay.vnis = vnis;
                 }
@@ -465,6 +477,10 @@ impl<'a> Compiler<'a> {
             services: Services { dhcp: network.dhcp, ra: network.ra },
         };
         self.out.networks.insert(vrf, compiled);
+        if let Some(label) = self.index.network_label(network) {
+            let nexthop = self.nexthop(Nexthop::VrfTranslate { vrf });
+            self.out.mpls.insert(label, nexthop);
+        }
     }
 
     /// Is true if a floating address belongs to a guest on standby that is away.

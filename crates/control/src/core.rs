@@ -16,6 +16,7 @@ mod open_ports;
 mod opening;
 mod plugged;
 mod retry;
+mod routes;
 mod seen;
 mod start;
 mod targets;
@@ -32,10 +33,11 @@ pub(crate) use history::{Author, Revision};
 pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
-use crate::compile::{Desired, Ids, Links, Origins, compile, compile_beside_routes};
+use crate::compile::{Desired, Ids, Links, Origins, compile, compile_beside_routes, kept_learned};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
+use crate::speaking::speech;
 use crate::store::{Durability, Store, StoreError};
 use ahead::Claims;
 use carry::{Carry, Early};
@@ -50,6 +52,7 @@ use inherited::Inherited;
 use model::{ApplyError, Change};
 use open_ports::{Fresh, OnFailure, Slots, Switch};
 use plugged::Plugged;
+use rib::SourceId;
 use start::{Beginning, choose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -77,6 +80,8 @@ pub enum Error {
     Port { name: String, reason: String },
     #[error("the executor refuses it: {0}")]
     Executor(#[from] ApplyError),
+    #[error(transparent)]
+    Routes(#[from] rib::Error),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -122,6 +127,8 @@ struct State {
     unconfirmed: Option<Unconfirmed>,
     answers: Answers,
     targets: Targets,
+    /// Sources whose stale routes go, and when.
+    stale_routes: Vec<(SourceId, Instant)>,
 }
 
 struct Switching {
@@ -185,6 +192,7 @@ impl Core {
             unconfirmed: None,
             answers: Answers::default(),
             targets: Targets::default(),
+            stale_routes: Vec::new(),
         };
         let number = empty.revision;
         let before = ports_of(&file.host, &run_dir, &empty.objects);
@@ -275,15 +283,22 @@ impl Core {
         let Ok(mut state) = self.lock_to_change() else { return Ok(()) };
         self.undo_unconfirmed(&mut state, false);
         self.follow_links(&mut state)?;
+        self.expire_routes(&mut state)?;
         if away(&state.index, |name| state.is_up(name)) != state.away {
             let (host, objects, index) = (state.host.clone(), state.objects.clone(), state.index.clone());
             let next = Next { host, objects, index, scope: Scope::All };
             let by = Switching::by(Author::daemon("refresh"));
             self.switch(&mut state, next, Switching { on_failure: OnFailure::Leave, ..by })?;
         }
+        self.tell_speaker(&state);
         drop(state);
         self.store.heal();
         Ok(())
+    }
+
+    /// Tells the BGP speaker what the host has to say.
+    fn tell_speaker(&self, state: &State) {
+        self.ports.keep_speech(speech(&state.host, &state.index, |name| state.is_up(name)));
     }
 
     /// Updates the tables, and the guests that follow a wire, to the links of wires.
@@ -328,7 +343,10 @@ impl Core {
         let mut ids = state.ids.clone();
         let changed = objects.changes_to(&next);
         let desired = match scope {
-            Scope::All => compile(&host, &index, &next.in_order(), &links, &mut ids),
+            Scope::All => {
+                let learned = kept_learned(&state.desired, &index);
+                compile((&host, &index), &next.in_order(), &learned, &links, &mut ids)
+            }
             Scope::BesideRoutes => {
                 let others = next.in_order_of(OTHERS);
                 let routes = (&route_changes(&state.index, &changed), &kept(objects, &next) as HasRoute<'_>);
@@ -360,6 +378,7 @@ impl Core {
         state.standby = state.index.guests().values().any(|guest| guest.standby);
         state.away = links.away;
         state.tell_guests();
+        self.tell_speaker(state);
         self.publish(View::new(state, self.executor.clone(), self.started));
         Ok(Done { changes, notes })
     }
@@ -502,11 +521,13 @@ fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
         ("guest_memory_mb", running.guest_memory_mb != wanted.guest_memory_mb),
         ("guests_memory_mb", running.guests_memory_mb != wanted.guests_memory_mb),
     ];
-    let changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
+    let mut changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
+    let of = if changed.is_empty() && running.bgp != wanted.bgp { "[bgp]" } else { "[host]" };
+    changed.extend((of == "[bgp]").then_some("as a whole"));
     match &changed[..] {
         [] => Ok(()),
         keys => Err(Error::Conflict(format!(
-            "[host] {} can't change while the daemon runs: put that in the file it is started with, and {}",
+            "{of} {} can't change while the daemon runs: put that in the file it is started with, and {}",
             keys.join(", "),
             begin_anew(running, wanted)
         ))),

@@ -25,9 +25,11 @@ mod scrapes;
 mod server;
 mod service;
 mod sockets;
+mod speaking;
 mod store;
 mod windows;
 
+pub use compile::BridgeChange;
 pub use core::{ConfigFile, Core, Error, FORMAT, Foreseen, Learned, SharedPort};
 pub use kernel::forwarding;
 pub use owner::Owner;
@@ -36,5 +38,6 @@ pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
 pub use server::{Listeners, Missing, RunDir, Sandbox, ServeError, serve};
 pub use sockets::{SOCKETS_DIR, SocketsSpec};
+pub use speaking::{Speech, SpokenNetwork};
 pub use store::{Store, StoreError};
 pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

@@ -7,7 +7,7 @@ use crate::core::{Core, View};
 use crate::process::{Process, Usage};
 use crate::scrapes;
 use crate::service::{nexthop_entries, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
-use api::v1::{OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry};
+use api::v1::{BgpPeer, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry};
 use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -78,6 +78,7 @@ fn render(core: &Core, process: &Process) -> String {
     windows(&machines, &mut text);
     ovs(&ovs_ports(core), &mut text);
     services(&core.ports().services(), &mut text);
+    bgp(&core.ports().bgp().unwrap_or_default(), &mut text);
     if !core.sockets().is_empty() {
         sockets(&core.ports().sockets(), &mut text);
     }
@@ -259,6 +260,30 @@ fn services(counts: &services::Counts, text: &mut Text) {
     text.family("service_questions_total", "counter", help, each);
 }
 
+fn bgp(BgpReply { peers, .. }: &BgpReply, text: &mut Text) {
+    if peers.is_empty() {
+        return;
+    }
+    let mut each = |name: &str, help: &str, value: &dyn Fn(&BgpPeer) -> u64| {
+        let values = peers.iter().map(|peer| (format!("peer=\"{}\"", peer.address), value(peer)));
+        text.family(name, "gauge", help, values);
+    };
+    each("bgp_up", "Whether the session with a BGP peer is up.", &|peer| {
+        (peer.state == "Established").into()
+    });
+    each("bgp_routes", "Routes of a BGP peer that are kept.", &|peer| peer.routes);
+    each("bgp_stale", "Whether there are routes of an earlier session.", &|peer| peer.stale.is_some().into());
+    each("bgp_pending", "Announcements and withdrawals that a BGP peer has still to get.", &|peer| {
+        peer.pending
+    });
+    let counts = peers.iter().flat_map(|peer| {
+        peer.counts
+            .iter()
+            .map(|count| (format!("peer=\"{}\",what=\"{}\"", peer.address, count.name), count.count))
+    });
+    text.family("bgp_total", "counter", "Messages of BGP peers, and routes that are not used.", counts);
+}
+
 fn ovs(OvsReply { ports, refused, .. }: &OvsReply, text: &mut Text) {
     if ports.is_empty() {
         return;
@@ -311,8 +336,8 @@ fn tables(view: &View, text: &mut Text) {
         ("vif", tables.vifs.len()),
         ("network", tables.networks.len()),
         ("nexthop", tables.nexthops.len()),
-        ("route", tables.routes.len()),
-        ("mac", tables.macs.len()),
+        ("route", tables.routes.len() + tables.learned.len()),
+        ("mac", tables.macs.len() + tables.bridges.macs.len()),
         ("learned_mac", view.executor.learned().len()),
         ("neighbour", view.executor.neighbours().len()),
         ("mpls", tables.mpls.len()),

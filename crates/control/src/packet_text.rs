@@ -141,11 +141,10 @@ fn neighbour(view: &View, network: &Network, src: IpAddr, dst: IpAddr) -> Option
     known(view, network, dst).or_else(|| {
         let routes = view
             .tables
-            .routes
-            .iter()
+            .routes_in_force()
             .filter(|((vrf, prefix), _)| *vrf == network.vrf && prefix.contains(&dst));
         let (_, nexthop) = routes.max_by_key(|((_, prefix), _)| prefix.prefix_len())?;
-        match view.tables.nexthops.get(nexthop)? {
+        match view.tables.nexthops.get(&nexthop)? {
             Nexthop::Resolve { via: Some(router) } => known(view, network, *router),
             _ => None,
         }

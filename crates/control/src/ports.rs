@@ -4,7 +4,9 @@ use crate::compile::{ovs_side, verbs_vif};
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use crate::sockets::SocketsSpec;
 use crate::windows::WindowSpec;
+use api::v1;
 use config::{Document, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Way, Wire, WireTunnel};
+use ipnet::IpNet;
 use model::{VifId, Vrf};
 use packet::{Mac, TunnelKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +45,20 @@ pub trait Ports: Send + Sync {
     fn keep_sockets(&self, _wanted: &[SocketsSpec]) {}
     /// Has the services of networks answer guests by this plan.
     fn keep_services(&self, _plan: services::Plan) {}
+    /// Has the host say this by BGP; `None`: nothing.
+    fn keep_speech(&self, _speech: Option<crate::Speech>) {}
+    /// Returns the state of BGP, if the host speaks it.
+    fn bgp(&self) -> Option<v1::BgpReply> {
+        None
+    }
+    /// Returns prefixes of a network that BGP peers sent: at most so many, behind one of them.
+    fn bgp_prefixes(&self, _vrf: u16, _after: Option<IpNet>, _most: usize) -> Vec<IpNet> {
+        Vec::new()
+    }
+    /// Returns the paths to a prefix that BGP peers sent, without the network's name.
+    fn bgp_paths(&self, _vrf: u16, _prefix: IpNet) -> Vec<v1::BgpPath> {
+        Vec::new()
+    }
     /// Returns what guests asked these services.
     fn services(&self) -> services::Counts {
         services::Counts::default()

@@ -9,6 +9,7 @@ mod packets;
 mod rdma;
 mod read_only;
 mod sockets;
+mod speaker;
 mod state;
 mod tables;
 mod transact;
@@ -58,6 +59,7 @@ impl From<Error> for Status {
             Error::Conflict(_) | Error::Revision { .. } | Error::Port { .. } | Error::Executor(_) => {
                 Self::failed_precondition(text)
             }
+            Error::Routes(_) => Self::resource_exhausted(text),
             Error::Store(_) => Self::internal(text),
         }
     }
@@ -364,6 +366,21 @@ impl Viaduct for Service {
     async fn rdma(&self, request: Request<v1::RdmaRequest>) -> Reply<v1::RdmaReply> {
         let request = request.into_inner();
         self.blocking(move |core| rdma::reply(core, &request)).await.map(Response::new)
+    }
+
+    async fn bgp(&self, _: Request<v1::BgpRequest>) -> Reply<v1::BgpReply> {
+        self.blocking(|core| Ok(core.ports().bgp().unwrap_or_default())).await.map(Response::new)
+    }
+
+    type BgpRoutesStream = Streamed<v1::BgpRoutesReply>;
+
+    async fn bgp_routes(&self, request: Request<v1::BgpRoutesRequest>) -> Reply<Self::BgpRoutesStream> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let wanted = speaker::wanted(&self.view(), &request.into_inner())?;
+        let core = self.core.clone();
+        let make =
+            move |_: &View, send: &mut lists::Send<'_, _>| speaker::routes(core.ports(), &wanted, send);
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
     }
 
     async fn sockets(&self, request: Request<v1::SocketsRequest>) -> Reply<v1::SocketsReply> {

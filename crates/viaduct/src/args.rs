@@ -212,6 +212,9 @@ pub enum Command {
     /// Connections that programs have moved to memory in common (`viaduct run`)
     #[command(after_help = "Example: viaduct sockets --guest c1")]
     Sockets(SocketsArgs),
+    /// BGP: peers, the routes that they sent, and which of them are used
+    #[command(after_help = help::BGP_EXAMPLES)]
+    Bgp(BgpArgs),
     /// Guests and wires that an Open vSwitch programs, with what it made there
     #[command(after_help = help::OVS_EXAMPLES)]
     Ovs(OvsArgs),

@@ -1,6 +1,7 @@
 //! Runs the commands.
 
 mod apply;
+mod bgp;
 mod capture;
 mod doctor;
 mod explain;
@@ -95,6 +96,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Default(noun) => nouns::default(&mut on, noun.action).await,
         Command::Neigh { network, action } => nouns::neigh(&mut on, network, action).await,
         Command::Rdma(args) => rdma::rdma(&mut on, args).await,
+        Command::Bgp(args) => bgp::bgp(&mut on, args).await,
         Command::Sockets(args) => sockets::sockets(&mut on, args).await,
         Command::Ovs(args) => ovs::ovs(&mut on, args).await,
         Command::Flow(args) => flow::flow(&mut on, args).await,

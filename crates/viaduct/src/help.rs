@@ -52,6 +52,12 @@ Examples:
   viaduct rdma qp --device vm1
   viaduct rdma tree --follow /run/job7 c1 c2";
 
+pub const BGP_EXAMPLES: &str = "\
+Examples:
+  viaduct bgp
+  viaduct bgp routes --network blue
+  viaduct bgp explain 10.1.1.3";
+
 pub const OVS_EXAMPLES: &str = "\
 Examples:
   viaduct ovs

@@ -4,6 +4,7 @@
 //! starts a helper that keeps them. Then it gives its privileges up, starts the executor, opens the ports,
 //! takes over from the running daemon if it is to replace one, and serves clients until it is stopped.
 
+use crate::bgp::{Bgp, Learned};
 use crate::forwarder::Forwarder;
 use crate::inherit::{Inheritance, Succession};
 use crate::listeners::{self, Clients, Open};
@@ -16,9 +17,9 @@ use crate::replace::{New, Old, Shared};
 use crate::{Options, limits, signals, verbs};
 use anyhow::Context;
 use control::{Core, Missing, Process, RunDir, Sandbox, Store};
-use helper::Directories;
+use helper::{Directories, Peers};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,11 +44,12 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let ovs = ovs::Service::new(Arc::new(OvsTables::new(&forwarder)), ovs::Times::default());
     let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
     let machines = Arc::new(Machines::new(start.shared.listeners.remove(machines::NAME)));
+    let bgp = Arc::new(Bgp::new().context("BGP can't be spoken")?);
     let inherited =
         start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.succession.clone()));
     let ports = Arc::new(ExecutorPorts::new(
         forwarder.clone(),
-        ovs.clone(),
+        (ovs.clone(), bgp.clone()),
         privileges.clone(),
         start.journals,
         inherited,
@@ -70,6 +72,11 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         left,
     )?;
     let core = Arc::new(core);
+    // Before packets flow.
+    let learned = match &file.host.bgp {
+        Some(_) => Some(Learned::new(&core, start.shared.routes).context("BGP can't be spoken")?),
+        None => None,
+    };
     if start.predecessor.is_none() {
         forwarder.resume();
     }
@@ -80,13 +87,21 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         succession: start.succession,
         missing: start.missing,
     };
-    let Open { listeners, copies, replace, drivers, files: _files } =
+    let Open { listeners, mut copies, replace, drivers, files: _files } =
         clients.open(&start.run_dir, file.host.readers.as_deref(), start.metrics)?;
     privileges.settle();
     let runtime = runtime()?;
     if let Some(new) = start.predecessor {
         new.take_over((&core, left_later), &forwarder, &privileges);
         ports.succeed();
+    }
+    let mut peers = Vec::new();
+    for (name, listener) in start.peers {
+        copies.push((name, listener.try_clone()?.into()));
+        peers.push(listener);
+    }
+    if let Some(learned) = learned {
+        bgp.start(&core, privileges.clone(), peers, learned).context("BGP can't be spoken")?;
     }
     ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;
     let _links = watch_links(core.clone())?;
@@ -97,11 +112,14 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         notifier: start.notifier.clone(),
         locks: start.locks,
         listeners: copies,
+        bgp,
         machines,
         user: start.user,
     });
     old.serve(replace).context("daemons that take over can't be served")?;
-    serve(runtime, core, (listeners, sandbox), &privileges, start.helper_ended, &start.notifier)?;
+    let served = serve(runtime, core, (listeners, sandbox), &privileges, start.helper_ended, &start.notifier);
+    old.bgp.stop();
+    served?;
     tracing::info!("stopped");
     Ok(())
 }
@@ -125,6 +143,8 @@ struct Start {
     /// Copies of the locks of run-dir and store.
     locks: (OwnedFd, Option<OwnedFd>),
     metrics: Option<(TcpListener, Process)>,
+    /// Sockets to which BGP peers connect.
+    peers: Vec<(&'static str, TcpListener)>,
     /// Sockets of clients that can't be opened.
     missing: Missing,
     notifier: Arc<Notifier>,
@@ -164,6 +184,7 @@ impl Start {
             locks: (run_dir_lock.share()?, store.share()?),
             store,
             metrics: listeners::metrics(file.host.metrics, &mut shared.listeners, &missing)?,
+            peers: listeners::bgp(file.host.bgp.as_ref(), &mut shared.listeners, &missing),
             missing,
             shared,
             notifier: Arc::new(notify::connect()),
@@ -212,13 +233,23 @@ fn privileges(
     run_dir: &Path,
 ) -> anyhow::Result<Privileges> {
     if options.no_sandbox {
-        return Ok(Privileges::here());
+        return Ok(Privileges::here(peers(&file.host)));
     }
     let listed = file.host.socket_dirs.iter().map(PathBuf::from);
     let own = config.parent().filter(|_| file.host.has_default_socket_dirs()).map(Path::to_owned);
     let others = listed.chain(own).chain(control::socket_directories(file, run_dir));
     let directories = Directories::new(run_dir, others);
-    Ok(Privileges::of_helper(&directories, config, &options.log().to_string(), options.replace)?)
+    let peers = peers(&file.host);
+    Ok(Privileges::of_helper(&directories, peers, config, &options.log().to_string(), options.replace)?)
+}
+
+/// Returns the BGP peers that the file names.
+fn peers(host: &config::Host) -> Peers {
+    let peer = |bgp: &config::Bgp, peer: &config::BgpPeer| {
+        let source = bgp.listen.iter().find(|address| address.is_ipv4() == peer.address.is_ipv4());
+        (SocketAddr::new(peer.address, peer.port), source.copied())
+    };
+    Peers::new(host.bgp.iter().flat_map(|bgp| bgp.peers.iter().map(|one| peer(bgp, one))))
 }
 
 /// Opens the data that the previous daemon left in the run-dir, and the place for those of this one. The

@@ -25,6 +25,7 @@ const API: &str = "api";
 const READERS: &str = "readers";
 const METRICS: &str = "metrics";
 const OVS: &str = "ovs";
+const BGP: [&str; config::MOST_LISTEN] = ["bgp-0", "bgp-1", "bgp-2", "bgp-3"];
 
 /// Opens the sockets, from descriptors that the old daemon shares if this one takes over.
 pub struct Clients<'a> {
@@ -72,6 +73,37 @@ pub fn metrics(
             Ok(None)
         }
     }
+}
+
+/// Opens the sockets of BGP peers while the process may bind them, and returns them with a copy for a new daemon.
+pub fn bgp(
+    bgp: Option<&config::Bgp>,
+    shared: &mut BTreeMap<String, OwnedFd>,
+    missing: &Missing,
+) -> Vec<(&'static str, TcpListener)> {
+    let addresses = bgp.map(|bgp| &bgp.listen[..]).unwrap_or_default();
+    let mut same: Vec<_> =
+        BGP.iter().filter_map(|name| shared.remove(*name)).map(TcpListener::from).collect();
+    let mut open = |address: SocketAddr| {
+        let at = same.iter().position(|socket| socket.local_addr().is_ok_and(|own| own == address));
+        let socket = at.map_or_else(|| bind(address), |at| Ok(same.swap_remove(at)))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let mut opened = Vec::new();
+    for (name, address) in BGP.into_iter().zip(addresses) {
+        let address = SocketAddr::new(*address, config::BGP_PORT);
+        match open(address) {
+            Ok(socket) => opened.push((name, socket)),
+            Err::<_, std::io::Error>(e) => {
+                let message =
+                    format!("[bgp] listen: {address}: {e}; no peer can connect there before the next start");
+                tracing::error!("{message}");
+                missing.add(message);
+            }
+        }
+    }
+    opened
 }
 
 /// Listens at an address, which the host may get later: the daemon starts before the network is up.

@@ -4,6 +4,7 @@
 //! daemon to the next. It is the only program that knows all crates of the daemon.
 #![deny(unsafe_code)]
 
+mod bgp;
 mod daemon;
 mod forwarder;
 mod inherit;
@@ -23,7 +24,7 @@ mod signals;
 mod verbs;
 
 use clap::Parser;
-use helper::Directories;
+use helper::{Directories, Peers};
 use log::{Format, Log};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -71,13 +72,14 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let [_, first, level, takes_over, config, directories @ ..] = &arguments[..]
+    if let [_, first, level, takes_over, config, peers, directories @ ..] = &arguments[..]
         && first == helper::ARGUMENT
         && let Some(directories) = Directories::of_words(directories)
+        && let Some(peers) = Peers::of_word(peers)
     {
         let log = level.to_str().and_then(|words| words.parse().ok());
         log.unwrap_or(Log { level: LevelFilter::WARN, format: Format::Text }).start();
-        return help(directories, config.into(), takes_over == "true");
+        return help((directories, peers), config.into(), takes_over == "true");
     }
     let options = Options::parse();
     options.log().start();
@@ -134,10 +136,10 @@ fn reasons(error: &anyhow::Error) -> String {
 }
 
 /// Runs the helper of a daemon, which sends requests on standard input.
-fn help(directories: Directories, config: PathBuf, takes_over: bool) -> ExitCode {
+fn help(places: (Directories, Peers), config: PathBuf, takes_over: bool) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, directories, config, takes_over);
+            helper::serve(socket, places, config, takes_over);
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }

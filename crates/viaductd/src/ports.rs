@@ -1,5 +1,6 @@
 //! Opens ports of every kind and gives them to the executor.
 
+use crate::bgp::Bgp;
 use crate::forwarder::Forwarder;
 use crate::inherit::Inheritance;
 use crate::machines::Machines;
@@ -7,7 +8,9 @@ use crate::matchmaking::Matchmaker;
 use crate::privileges::Privileges;
 use crate::serving;
 use crate::verbs::{EngineRules, Verbs, Windows};
-use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec};
+use api::v1;
+use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec, Speech};
+use ipnet::IpNet;
 use mem::{HostQuota, Opened};
 use model::VifId;
 use ovs::OvsPort;
@@ -34,6 +37,7 @@ pub struct ExecutorPorts {
     ovs: Arc<ovs::Service>,
     matchmaker: Matchmaker,
     services: Arc<Services>,
+    bgp: Arc<Bgp>,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
@@ -44,10 +48,10 @@ pub struct ExecutorPorts {
 impl ExecutorPorts {
     /// Makes ports for this executor. They are opened with `privileges`, and with the descriptors in
     /// `inherited` that the old daemon shares. Packed rings of guests use `journals`, `windows` exist
-    /// already, and `ovs` serves drivers of Open vSwitch.
+    /// already, `ovs` serves drivers of Open vSwitch, and `bgp` speaks with peers.
     pub fn new(
         forwarder: Forwarder,
-        ovs: Arc<ovs::Service>,
+        (ovs, bgp): (Arc<ovs::Service>, Arc<Bgp>),
         privileges: Privileges,
         journals: Option<Arc<Journals>>,
         inherited: Option<Inheritance>,
@@ -67,6 +71,7 @@ impl ExecutorPorts {
             forwarder,
             matchmaker,
             services,
+            bgp,
             verbs,
             ovs,
             privileges,
@@ -214,6 +219,22 @@ impl Ports for ExecutorPorts {
 
     fn keep_services(&self, plan: services::Plan) {
         self.services.follow(plan);
+    }
+
+    fn keep_speech(&self, speech: Option<Speech>) {
+        self.bgp.keep(speech);
+    }
+
+    fn bgp(&self) -> Option<v1::BgpReply> {
+        self.bgp.status()
+    }
+
+    fn bgp_prefixes(&self, vrf: u16, after: Option<IpNet>, most: usize) -> Vec<IpNet> {
+        self.bgp.prefixes(vrf, after, most)
+    }
+
+    fn bgp_paths(&self, vrf: u16, prefix: IpNet) -> Vec<v1::BgpPath> {
+        self.bgp.paths(vrf, prefix)
     }
 
     fn services(&self) -> services::Counts {

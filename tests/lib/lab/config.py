@@ -25,6 +25,7 @@ class Config:
     def __init__(self, name, **host):
         self.name = name
         self.host = {"name": name, **host}
+        self.bgp = {}
         self.tables = []
 
     @classmethod
@@ -49,6 +50,7 @@ class Config:
 
     def copy(self):
         other = Config(self.name, **{key: value for key, value in self.host.items() if key != "name"})
+        other.bgp = dict(self.bgp)
         other.tables = [(table, dict(keys)) for table, keys in self.tables]
         return other
 
@@ -67,7 +69,8 @@ class Config:
         return next(entry for kind, entry in self.tables if kind == table and entry["name"] == name)
 
     def text(self):
-        blocks = [("[host]", self.host)] + [(f"[[{table}]]", keys) for table, keys in self.tables]
+        single = [("[host]", self.host)] + ([("[bgp]", self.bgp)] if self.bgp else [])
+        blocks = single + [(f"[[{table}]]", keys) for table, keys in self.tables]
         return "\n".join(
             "\n".join([title, *(f"{key} = {toml(value)}" for key, value in keys.items()), ""])
             for title, keys in blocks

@@ -165,6 +165,21 @@ pub struct Network {
     /// Whether the gateway announces itself to guests as an IPv6 router.
     #[prost(bool, optional, tag = "18")]
     pub ra: ::core::option::Option<bool>,
+    /// Whether its routes are exchanged by BGP, if the host speaks it.
+    #[prost(bool, optional, tag = "19")]
+    pub bgp: ::core::option::Option<bool>,
+    /// Route distinguisher, as in 64512:1 or 192.0.2.1:1.
+    #[prost(string, optional, tag = "20")]
+    pub rd: ::core::option::Option<::prost::alloc::string::String>,
+    /// Route targets of routes that it takes.
+    #[prost(string, repeated, tag = "21")]
+    pub import: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Route targets under which its routes are announced.
+    #[prost(string, repeated, tag = "22")]
+    pub export: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether MAC addresses and floods are exchanged by BGP as well.
+    #[prost(bool, optional, tag = "23")]
+    pub evpn: ::core::option::Option<bool>,
 }
 /// What DHCP tells guests besides addresses and names.
 #[allow(clippy::all)]
@@ -1631,6 +1646,140 @@ pub struct SocketsPair {
     /// Why it was returned to TCP.
     #[prost(string, optional, tag = "11")]
     pub returned: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpRequest {}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BgpReply {
+    /// The host's autonomous system; 0: it speaks no BGP.
+    #[prost(uint32, tag = "1")]
+    pub r#as: u32,
+    /// Its BGP identifier.
+    #[prost(string, tag = "2")]
+    pub router_id: ::prost::alloc::string::String,
+    /// The peers, by address.
+    #[prost(message, repeated, tag = "3")]
+    pub peers: ::prost::alloc::vec::Vec<BgpPeer>,
+}
+/// A BGP peer.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BgpPeer {
+    /// Its address.
+    #[prost(string, tag = "1")]
+    pub address: ::prost::alloc::string::String,
+    /// Its autonomous system.
+    #[prost(uint32, tag = "2")]
+    pub r#as: u32,
+    /// State of the session, with the names of RFC 4271, 8.2.2.
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// Seconds since the session came up or ended.
+    #[prost(uint64, tag = "4")]
+    pub since: u64,
+    /// The families of the session.
+    #[prost(string, repeated, tag = "5")]
+    pub families: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Routes of it that are kept.
+    #[prost(uint64, tag = "6")]
+    pub routes: u64,
+    /// Seconds for which those among them that are of an earlier session are kept; absent: there are none.
+    #[prost(uint64, optional, tag = "7")]
+    pub stale: ::core::option::Option<u64>,
+    /// Announcements and withdrawals that it has still to get.
+    #[prost(uint64, tag = "8")]
+    pub pending: u64,
+    /// Why the last session or connection ended.
+    #[prost(string, optional, tag = "9")]
+    pub reason: ::core::option::Option<::prost::alloc::string::String>,
+    /// Counters.
+    #[prost(message, repeated, tag = "10")]
+    pub counts: ::prost::alloc::vec::Vec<BgpCount>,
+}
+/// A counter.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpCount {
+    /// What is counted.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// How often.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpRoutesRequest {
+    /// Only this network.
+    #[prost(string, optional, tag = "1")]
+    pub network: ::core::option::Option<::prost::alloc::string::String>,
+    /// Only this prefix.
+    #[prost(string, optional, tag = "2")]
+    pub prefix: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BgpRoutesReply {
+    /// Paths, by network and prefix.
+    #[prost(message, repeated, tag = "1")]
+    pub paths: ::prost::alloc::vec::Vec<BgpPath>,
+}
+/// A path to a prefix, as a peer sent it.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpPath {
+    /// The network that imports it.
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// The prefix.
+    #[prost(string, tag = "2")]
+    pub prefix: ::prost::alloc::string::String,
+    /// The peer.
+    #[prost(string, tag = "3")]
+    pub peer: ::prost::alloc::string::String,
+    /// The route distinguisher.
+    #[prost(string, tag = "4")]
+    pub rd: ::prost::alloc::string::String,
+    /// The remote end of the tunnel.
+    #[prost(string, tag = "5")]
+    pub remote: ::prost::alloc::string::String,
+    /// The encapsulation.
+    #[prost(string, tag = "6")]
+    pub encapsulation: ::prost::alloc::string::String,
+    /// MPLS label or VXLAN network identifier.
+    #[prost(uint32, tag = "7")]
+    pub label: u32,
+    /// Whether it is used.
+    #[prost(bool, tag = "8")]
+    pub used: bool,
+    /// Why it is used, or not.
+    #[prost(string, tag = "9")]
+    pub why: ::prost::alloc::string::String,
+    /// Whether it is of an earlier session, and not sent again so far.
+    #[prost(bool, tag = "10")]
+    pub stale: bool,
+    /// The family by which it came.
+    #[prost(string, tag = "11")]
+    pub family: ::prost::alloc::string::String,
+    /// Its route targets, as far as networks of this host import them.
+    #[prost(string, repeated, tag = "12")]
+    pub targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -3319,6 +3468,50 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Sockets"));
             self.inner.unary(req, path, codec).await
         }
+        /// Returns the state of BGP and its peers.
+        pub async fn bgp(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BgpRequest>,
+        ) -> std::result::Result<tonic::Response<super::BgpReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/viaduct.v1.Viaduct/Bgp");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Bgp"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists routes that BGP peers sent, by network and prefix, in parts.
+        pub async fn bgp_routes(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BgpRoutesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BgpRoutesReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/BgpRoutes",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BgpRoutes"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Lists connections.
         pub async fn flows(
             &mut self,
@@ -3623,6 +3816,22 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::SocketsRequest>,
         ) -> std::result::Result<tonic::Response<super::SocketsReply>, tonic::Status>;
+        /// Returns the state of BGP and its peers.
+        async fn bgp(
+            &self,
+            request: tonic::Request<super::BgpRequest>,
+        ) -> std::result::Result<tonic::Response<super::BgpReply>, tonic::Status>;
+        /// Server streaming response type for the BgpRoutes method.
+        type BgpRoutesStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BgpRoutesReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Lists routes that BGP peers sent, by network and prefix, in parts.
+        async fn bgp_routes(
+            &self,
+            request: tonic::Request<super::BgpRoutesRequest>,
+        ) -> std::result::Result<tonic::Response<Self::BgpRoutesStream>, tonic::Status>;
         /// Server streaming response type for the Flows method.
         type FlowsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Flow, tonic::Status>,
@@ -4668,6 +4877,95 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/Bgp" => {
+                    #[allow(non_camel_case_types)]
+                    struct BgpSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::BgpRequest>
+                    for BgpSvc<T> {
+                        type Response = super::BgpReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BgpRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::bgp(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BgpSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/BgpRoutes" => {
+                    #[allow(non_camel_case_types)]
+                    struct BgpRoutesSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::BgpRoutesRequest>
+                    for BgpRoutesSvc<T> {
+                        type Response = super::BgpRoutesReply;
+                        type ResponseStream = T::BgpRoutesStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BgpRoutesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::bgp_routes(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BgpRoutesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

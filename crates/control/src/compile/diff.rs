@@ -1,13 +1,15 @@
 //! The desired contents of the tables, and the changes from one such state to another.
 
+use super::bridges::Bridges;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
 use model::{
     BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule,
-    RuleId, Vif, VifId, Vrf,
+    RuleId, Tunnel, Vif, VifId, Vrf,
 };
 use packet::Mac;
+use rib::{Place, Rib};
 use std::net::IpAddr;
 
 /// The desired contents of the tables. A clone is cheap, and a comparison of two costs only as much as their
@@ -23,7 +25,13 @@ pub(crate) struct Desired {
     /// The routes that nobody wrote: those of gateways and guests. Written ones with the same prefix hide them. These are
     /// no contents of the tables.
     pub(crate) implied: OrdMap<(Vrf, IpNet), NexthopId>,
+    /// The routes of programs. They count where there is no other with the same prefix.
+    pub(crate) learned: Rib,
     pub(crate) macs: OrdMap<(Vrf, Mac), BridgeTarget>,
+    /// The floods of objects. These are no contents of the tables.
+    pub(crate) floods: OrdMap<Vrf, Vec<Tunnel>>,
+    /// The MAC addresses and floods of programs. The floods of networks contain them.
+    pub(crate) bridges: Bridges,
     pub(crate) mpls: OrdMap<u32, NexthopId>,
     pub(crate) vxlan: OrdMap<u32, Vrf>,
     pub(crate) floating: OrdMap<(Vrf, IpAddr), FloatingAddress>,
@@ -85,7 +93,63 @@ impl Desired {
             |_, v| Change::PutFloating(*v),
             |&(outside_vrf, outside), _| Change::DelFloating { outside_vrf, outside },
         );
-        [rules.dels, out.puts, rules.puts, out.dels.into_iter().rev().collect()].concat()
+        let mut dels: Vec<_> = out.dels.into_iter().rev().collect();
+        dels.iter_mut().for_each(|change| to.uncover(change));
+        [rules.dels, out.puts, rules.puts, self.learned_changes(to), self.bridge_changes(to), dels].concat()
+    }
+
+    /// Puts the learned route or MAC address in the place of another that goes.
+    fn uncover(&self, change: &mut Change) {
+        if let Change::DelRoute { vrf, prefix } = *change
+            && let Some((nexthop, _)) = self.learned.best(&(vrf, prefix))
+        {
+            *change = Change::PutRoute { vrf, prefix, nexthop };
+        }
+        if let Change::DelMac { vrf, mac } = *change
+            && let Some((_, nexthop)) = self.bridges.macs.get(&(vrf, mac))
+        {
+            *change = Change::PutMac { vrf, mac, target: BridgeTarget::Nexthop(*nexthop) };
+        }
+    }
+
+    /// Returns the changes of learned MAC addresses that no object hides, before or after.
+    fn bridge_changes(&self, to: &Self) -> Vec<Change> {
+        let change = |item: DiffItem<'_, '_, (Vrf, Mac), (Tunnel, NexthopId)>| {
+            let (&(vrf, mac), new) = match item {
+                DiffItem::Add(place, (_, nexthop)) | DiffItem::Update { new: (place, (_, nexthop)), .. } => {
+                    (place, Some(*nexthop))
+                }
+                DiffItem::Remove(place, _) => (place, None),
+            };
+            let is_hidden = [self, to].iter().any(|of| of.macs.contains_key(&(vrf, mac)));
+            let put = |nexthop| Change::PutMac { vrf, mac, target: BridgeTarget::Nexthop(nexthop) };
+            (!is_hidden).then(|| new.map_or(Change::DelMac { vrf, mac }, put))
+        };
+        self.bridges.macs.diff(&to.bridges.macs).filter_map(change).collect()
+    }
+
+    /// Returns the configured and learned entries of bridges in force.
+    pub(crate) fn macs_in_force(&self) -> impl Iterator<Item = ((Vrf, Mac), BridgeTarget)> {
+        let learned = self.bridges.macs.iter().filter(|(place, _)| !self.macs.contains_key(*place));
+        let learned = learned.map(|(place, (_, nexthop))| (*place, BridgeTarget::Nexthop(*nexthop)));
+        self.macs.iter().map(|(place, target)| (*place, *target)).chain(learned)
+    }
+
+    /// Returns the changes of learned routes that no other hides, before or after.
+    fn learned_changes(&self, to: &Self) -> Vec<Change> {
+        let is_bare = |(place, _): &(Place, _)| [self, to].iter().all(|of| !of.routes.contains_key(place));
+        let change = |((vrf, prefix), nexthop)| match nexthop {
+            Some(nexthop) => Change::PutRoute { vrf, prefix, nexthop },
+            None => Change::DelRoute { vrf, prefix },
+        };
+        self.learned.changes_to(&to.learned).filter(is_bare).map(change).collect()
+    }
+
+    /// Returns the routes in force.
+    pub(crate) fn routes_in_force(&self) -> impl Iterator<Item = (Place, NexthopId)> {
+        let learned = self.learned.iter().filter(|(place, ..)| !self.routes.contains_key(place));
+        let learned = learned.map(|(place, nexthop, _)| (place, nexthop));
+        self.routes.iter().map(|(place, nexthop)| (*place, *nexthop)).chain(learned)
     }
 
     /// Adds the changes of nexthops, groups after their members.

@@ -52,7 +52,7 @@ fn compiled(text: &str, ids: &mut Ids) -> Desired {
     let (host, objects) = objects(text);
     let ordered = objects.in_order();
     let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
-    compile(&host, &index, &ordered, &Links::default(), ids)
+    compile((&host, &index), &ordered, &Desired::default(), &Links::default(), ids)
 }
 
 #[test]
@@ -124,7 +124,8 @@ outside_network = "red"
         let at = |away: &[&str]| {
             let away = away.iter().map(|name| (*name).to_owned()).collect();
             let links = Links { away, ..Links::default() };
-            let desired = compile(&host, &index, &ordered, &links, &mut Ids::default());
+            let desired =
+                compile((&host, &index), &ordered, &Desired::default(), &links, &mut Ids::default());
             let prefix = "10.1.1.1/32".parse().unwrap();
             let nexthop = desired.nexthops[&desired.routes[&(Vrf(1), prefix)]].clone();
             let key = Origins::of(&objects, &links.away).get("blue", prefix).unwrap().object.key();

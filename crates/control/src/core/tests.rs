@@ -51,7 +51,7 @@ pub(super) fn is_as_compiled_whole(
     links: &Links,
     ids: &Ids,
 ) {
-    let whole = compile(host, index, &objects.in_order(), links, &mut ids.clone());
+    let whole = compile((host, index), &objects.in_order(), desired, links, &mut ids.clone());
     assert!(*desired == whole, "{desired:#?}\nis not\n{whole:#?}");
 }
 

@@ -103,6 +103,16 @@ impl Viaduct for ReadOnly {
         self.0.rdma(request).await
     }
 
+    async fn bgp(&self, request: Request<v1::BgpRequest>) -> Reply<v1::BgpReply> {
+        self.0.bgp(request).await
+    }
+
+    type BgpRoutesStream = <Service as Viaduct>::BgpRoutesStream;
+
+    async fn bgp_routes(&self, request: Request<v1::BgpRoutesRequest>) -> Reply<Self::BgpRoutesStream> {
+        self.0.bgp_routes(request).await
+    }
+
     async fn sockets(&self, request: Request<v1::SocketsRequest>) -> Reply<v1::SocketsReply> {
         self.0.sockets(request).await
     }

@@ -22,7 +22,7 @@ pub(super) fn status(core: &Core) -> v1::StatusReply {
         uptime: view.started.elapsed().as_secs(),
         executor: executor.name,
         networks: count(view.tables.networks.len()),
-        routes: count(view.tables.routes.len()),
+        routes: count(view.tables.routes.len() + view.tables.learned.len()),
         rules: count(view.tables.rules.len()),
         flows: view.executor.flow_count() as u64,
         flows_created: view.executor.flows_created(),
@@ -53,9 +53,20 @@ pub(super) fn status(core: &Core) -> v1::StatusReply {
                     .into_iter()
                     .map(|(object, message)| v1::Warning { object, message }),
             )
+            .chain(silent_peers(core))
             .collect(),
         sandbox: None,
     }
+}
+
+/// Returns a warning for each BGP peer without a session.
+fn silent_peers(core: &Core) -> impl Iterator<Item = v1::Warning> {
+    let peers = core.ports().bgp().unwrap_or_default().peers.into_iter();
+    peers.filter(|peer| peer.state != "Established").map(|peer| {
+        let why = peer.reason.map(|why| format!(": {why}")).unwrap_or_default();
+        let message = format!("there is no session with it (state {}){why}", peer.state);
+        v1::Warning { object: format!("bgp peer \"{}\"", peer.address), message }
+    })
 }
 
 pub(super) fn sandbox(of: &Sandbox) -> v1::Sandbox {

@@ -52,8 +52,8 @@ pub(super) fn entries(view: &View, table: TableName) -> usize {
         TableName::Unspecified => 0,
         TableName::Vif => tables.vifs.len(),
         TableName::Nexthop => tables.nexthops.len(),
-        TableName::Route => tables.routes.len(),
-        TableName::Bridge => tables.macs.len(),
+        TableName::Route => tables.routes.len() + tables.learned.len(),
+        TableName::Bridge => tables.macs.len() + tables.bridges.macs.len(),
         TableName::Mpls => tables.mpls.len(),
         TableName::Vxlan => tables.vxlan.len(),
         TableName::Rule => tables.rules.len(),
@@ -171,15 +171,17 @@ pub(crate) fn nexthop_entries(view: &View) -> impl Iterator<Item = v1::NexthopEn
 
 fn routes(view: &View, only: Option<Vrf>) -> impl Iterator<Item = v1::RouteEntry> {
     let origins = Origins::of(&view.objects, &view.away);
-    let wanted = view.tables.routes.iter().filter(move |((vrf, _), _)| is_of(only, *vrf));
-    wanted.map(move |(&(vrf, prefix), &nexthop)| {
+    let tables = &view.tables;
+    let wanted = tables.routes_in_force().filter(move |((vrf, _), _)| is_of(only, *vrf));
+    wanted.map(move |((vrf, prefix), nexthop)| {
         let network = view.network_name(vrf);
         let origin = origins.get(&network, prefix);
+        let learned = || tables.learned.best(&(vrf, prefix)).map(|(_, source)| source.name.to_string());
         v1::RouteEntry {
             prefix: prefix.to_string(),
             nexthop: nexthop.0,
             text: nexthop_text(view, nexthop),
-            owner: origin.map(|owned| owned.owner.name().to_owned()).unwrap_or_default(),
+            owner: origin.map(|owned| owned.owner.name().to_owned()).or_else(learned).unwrap_or_default(),
             origin: origin.map(|owned| owned.object.key().to_string()).unwrap_or_default(),
             network,
         }
@@ -192,11 +194,11 @@ fn bridge(view: &View, only: Option<Vrf>) -> Vec<v1::BridgeEntry> {
         BridgeTarget::Nexthop(nexthop) => nexthop_text(view, *nexthop),
         BridgeTarget::Vtep { remote, .. } => format!("vxlan to {remote}"),
     };
-    let fixed = view.tables.macs.iter().filter(|((vrf, _), _)| is_of(only, *vrf));
+    let fixed = view.tables.macs_in_force().filter(|((vrf, _), _)| is_of(only, *vrf));
     let fixed = fixed.map(|((vrf, mac), to)| v1::BridgeEntry {
-        network: view.network_name(*vrf),
+        network: view.network_name(vrf),
         mac: mac.to_string(),
-        nexthop: target(to),
+        nexthop: target(&to),
         r#static: true,
         idle: None,
     });

@@ -50,15 +50,15 @@ pub(super) fn of_neighbours(view: &View) -> HashMap<IpAddr, Users> {
 pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
     let tables = &view.tables;
     let mut users = HashMap::new();
-    for ((vrf, prefix), &id) in &tables.routes {
-        note(&mut users, id, || format!("route \"{prefix}\" of network \"{}\"", view.network_name(*vrf)));
+    for ((vrf, prefix), id) in tables.routes_in_force() {
+        note(&mut users, id, || format!("route \"{prefix}\" of network \"{}\"", view.network_name(vrf)));
     }
     for (label, &id) in &tables.mpls {
         note(&mut users, id, || format!("mpls \"{label}\""));
     }
-    for ((vrf, mac), target) in &tables.macs {
+    for ((vrf, mac), target) in tables.macs_in_force() {
         if let BridgeTarget::Nexthop(id) = target {
-            note(&mut users, *id, || format!("mac \"{mac}\" of network \"{}\"", view.network_name(*vrf)));
+            note(&mut users, id, || format!("mac \"{mac}\" of network \"{}\"", view.network_name(vrf)));
         }
     }
     for network in tables.networks.values() {

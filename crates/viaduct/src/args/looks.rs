@@ -51,6 +51,32 @@ pub struct SocketsArgs {
 }
 
 #[derive(Args)]
+pub struct BgpArgs {
+    #[command(subcommand)]
+    pub action: Option<BgpAction>,
+}
+
+#[derive(Subcommand)]
+pub enum BgpAction {
+    /// List the peers, with the state of their sessions (the default)
+    Peers,
+    /// List the routes that peers sent for the networks of this host
+    Routes {
+        /// Only this network
+        #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+        network: Option<String>,
+    },
+    /// Show all paths to a prefix, and why each is used or not
+    Explain {
+        /// Only this network
+        #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+        network: Option<String>,
+        /// A prefix or an address
+        prefix: String,
+    },
+}
+
+#[derive(Args)]
 pub struct RdmaArgs {
     /// Show only this device
     #[arg(long, value_name = "NAME", global = true, add = ArgValueCandidates::new(complete::rdma_devices))]

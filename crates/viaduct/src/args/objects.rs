@@ -202,6 +202,21 @@ pub struct NetworkArgs {
     /// A server that resolves names; may be repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     pub resolvers: Vec<String>,
+    /// Don't exchange its routes by BGP
+    #[arg(long)]
+    pub no_bgp: bool,
+    /// The route distinguisher [default: router id and VRF]
+    #[arg(long, value_name = "RD")]
+    pub rd: Option<String>,
+    /// A route target of routes to take; may be repeated [default: AS and VNI, or VRF]
+    #[arg(long, value_name = "TARGET")]
+    pub import: Vec<String>,
+    /// A route target to announce its routes under; may be repeated [default: AS and VNI, or VRF]
+    #[arg(long, value_name = "TARGET")]
+    pub export: Vec<String>,
+    /// Exchange MAC addresses and floods by BGP as well
+    #[arg(long, requires = "vni")]
+    pub evpn: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -3,6 +3,7 @@
 //! Each begins with its [`Greeting`], whose form never changes. A daemon ignores fields and messages that it
 //! does not know. A change that it must know to go on comes with a new version.
 
+use crate::bgp::Held;
 use anyhow::{Context, bail};
 use control::Learned;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -81,6 +82,8 @@ pub enum Message {
     /// Carries the descriptors from which to open a port. Comes several times for a port with more than fit
     /// into a message.
     Port { name: String, device: String },
+    /// Routes that BGP peers sent.
+    Routes { routes: Vec<Held> },
     /// The new daemon has everything to prepare.
     Shared,
     /// The new daemon is prepared.

@@ -2,6 +2,7 @@
 
 use super::message::{Conversation, Greeting, Message, Refusal, socket};
 use super::now_ns;
+use crate::bgp::Held;
 use crate::forwarder::Forwarder;
 use crate::inherit::Succession;
 use crate::privileges::Privileges;
@@ -32,6 +33,8 @@ pub struct Shared {
     pub listeners: BTreeMap<String, OwnedFd>,
     /// Ports by the names of their interfaces: the device, and the descriptors from which to open it.
     pub ports: BTreeMap<String, (String, Vec<OwnedFd>)>,
+    /// Routes that BGP peers sent.
+    pub routes: Vec<Held>,
 }
 
 pub struct New {
@@ -176,6 +179,7 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
             Message::Port { name, device } => {
                 shared.ports.entry(name).or_insert_with(|| (device, Vec::new())).1.extend(one);
             }
+            Message::Routes { routes } => shared.routes.extend(routes),
             Message::Shared => return Ok(shared),
             other => bail!("it says {other:?} while it shares"),
         }

@@ -2,6 +2,7 @@
 
 use super::message::{Conversation, Message};
 use super::now_ns;
+use crate::bgp::Bgp;
 use crate::forwarder::Forwarder;
 use crate::machines::{self, Machines};
 use crate::notify::Notifier;
@@ -25,6 +26,8 @@ const COMMITS: Duration = Duration::from_secs(3);
 /// Most bytes of a port's state, and most descriptors, in a message.
 const PART: usize = 16 << 10;
 const DESCRIPTORS: usize = 200;
+/// Most routes in a message: each has 64 tunnels at most.
+const ROUTES: usize = 8;
 /// Most learned neighbours in a message.
 const LEARNED: usize = 256;
 
@@ -38,6 +41,7 @@ pub struct Old {
     /// The sockets of clients, by name.
     pub listeners: Vec<(&'static str, OwnedFd)>,
     pub machines: Arc<Machines>,
+    pub bgp: Arc<Bgp>,
     /// The user who started this daemon. Only this user and root may take over.
     pub user: u32,
 }
@@ -119,6 +123,9 @@ impl Old {
             for more in descriptors.chunks(MOST_DESCRIPTORS).skip(1) {
                 talk.say(&message, more)?;
             }
+        }
+        for part in self.bgp.held(&self.core).chunks(ROUTES) {
+            talk.say(&Message::Routes { routes: part.to_vec() }, &[])?;
         }
         for (device, programs) in self.core.verbs_in_use() {
             let text =

@@ -2,8 +2,12 @@
 //! change, the tables and the verdict of the checks are compared with those for all objects (`is_as_compiled_whole`).
 
 use super::*;
-use model::{Nexthop, NexthopId};
+use crate::compile::BridgeChange;
+use model::{Lookup, Nexthop, NexthopId, Vrf};
+use packet::Mac;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 const WORLD: &str = r#"
 [host]
@@ -47,6 +51,9 @@ outside_network = "red"
 
 const PREFIXES: [&str; 7] =
     ["0.0.0.0/0", "10.1.1.0/24", "10.1.0.0/16", "10.20.0.0/16", "10.1.1.2/32", "fd00::/64", "fd01::/48"];
+
+/// MAC addresses that objects may have: vm1's, that of a `[[mac]]`, and none's.
+const MACS: [Mac; 3] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]), Mac([2, 0, 0, 0, 0, 10])];
 
 const TARGETS: [&str; 11] = [
     "{ guest = \"vm2\" }",
@@ -96,6 +103,8 @@ enum What {
     Remove,
     /// Apply a file that has these objects besides those of the start.
     Apply,
+    /// A program sends or withdraws these routes.
+    Learn,
 }
 
 #[derive(Clone, Debug)]
@@ -109,7 +118,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     let route = route.prop_map(|(red, prefix, target)| Pick::Route { red, prefix, target });
     let pick = prop_oneof![3 => route, 2 => (0..OTHERS.len()).prop_map(Pick::Other)];
     let objects = proptest::collection::vec(pick, 1..4);
-    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 2 => Just(What::Apply)];
+    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 2 => Just(What::Apply), 3 => Just(What::Learn)];
     let request = (what, objects).prop_map(|(what, objects)| Request { what, objects });
     proptest::collection::vec(request, 1..24)
 }
@@ -134,9 +143,41 @@ impl Bench {
         let mut nexthops: Vec<_> =
             view.tables.nexthops.keys().map(|id| content(&view, &tables, *id)).collect();
         nexthops.sort();
-        let shown = view.tables.routes.iter().map(|(&(vrf, net), &to)| (vrf, net, to));
+        let mut shown: Vec<_> = view.tables.routes_in_force().collect();
+        shown.sort();
+        let shown = shown.into_iter().map(|((vrf, net), to)| (vrf, net, to));
         assert!(shown.eq(tables.routes()), "what is shown is in force");
+        let macs: BTreeMap<_, _> = view.tables.macs_in_force().collect();
+        for place in [1, 2].into_iter().flat_map(|vrf| MACS.map(|mac| (Vrf(vrf), mac))) {
+            let in_force =
+                tables.bridge(place.0, place.1).filter(|entry| entry.is_static).map(|entry| entry.target);
+            assert_eq!(macs.get(&place).copied(), in_force, "what is shown is in force");
+        }
         (routes.collect(), nexthops)
+    }
+
+    /// Sends a route to one or two hosts, or withdraws it.
+    fn learn(&self, of: SourceId, picks: &[Pick]) -> Result<Done, Error> {
+        for pick in picks {
+            let Pick::Route { red, prefix, target } = *pick else { continue };
+            let vrf = Vrf(if red { 2 } else { 1 });
+            let by = |kind, n| {
+                let remote = Ipv4Addr::new(192, 0, 2, n).into();
+                model::Tunnel { kind, remote, id: 7, mac: None }
+            };
+            let tunnel = |n| rib::Path::Tunnel(by(model::TunnelKind::MplsUdp, n));
+            let vxlan = |n| by(model::TunnelKind::Vxlan, n);
+            let (paths, flood) = match target % 4 {
+                0 => (None, vec![]),
+                1 => (rib::PathSet::new([tunnel(2)]), vec![vxlan(3)]),
+                2 => (rib::PathSet::new([tunnel(2), tunnel(3)]), vec![vxlan(2), vxlan(3)]),
+                _ => (rib::PathSet::new([rib::Path::Discard]), vec![vxlan(2)]),
+            };
+            let macs = vec![(MACS[prefix % MACS.len()], flood.first().copied())];
+            self.core.update_bridge(vrf, &BridgeChange { macs, flood: Some(flood) })?;
+            self.core.update_routes(of, vrf, &[(PREFIXES[prefix].parse().unwrap(), paths)])?;
+        }
+        Ok(Done::default())
     }
 }
 
@@ -158,8 +199,13 @@ proptest! {
     #[test]
     fn objects_one_by_one_are_as_good_as_all_at_once(requests in requests()) {
         let bench = start(WORLD);
+        let of = bench.core.source_of_routes("bgp", 20, 1000).unwrap();
         for Request { what, objects } in requests {
             let (before, keys) = (bench.routing(), bench.keys());
+            if matches!(what, What::Learn) {
+                bench.learn(of, &objects).unwrap();
+                continue;
+            }
             let objects: Vec<Object> = objects.into_iter().map(object).collect();
             let result = match what {
                 What::Add => bench.core.add(objects),
@@ -171,10 +217,17 @@ proptest! {
                     let more: String = objects.iter().map(Object::to_concise_toml).collect();
                     bench.core.take_file(&format!("{WORLD}{more}"), false)
                 }
+                What::Learn => Ok(Done::default()),
             };
             if result.is_err() {
                 prop_assert_eq!((bench.routing(), bench.keys()), (before, keys), "refused, and changed");
             }
+        }
+        bench.core.begin_routes(of).unwrap();
+        bench.core.end_routes(of).unwrap();
+        let gone = BridgeChange { macs: MACS.map(|mac| (mac, None)).into(), flood: Some(vec![]) };
+        for vrf in [1, 2] {
+            bench.core.update_bridge(Vrf(vrf), &gone).unwrap();
         }
         let routing = bench.routing();
         let Bench { core, dir, .. } = bench;
@@ -182,4 +235,62 @@ proptest! {
         let restarted = start_in(dir, WORLD).unwrap_or_else(|e| panic!("{e}"));
         prop_assert_eq!(restarted.routing(), routing, "compiled from scratch");
     }
+}
+
+#[test]
+fn a_learned_route_counts_where_no_object_has_one() {
+    let bench = start(WORLD);
+    let of = bench.core.source_of_routes("bgp", 20, 3).unwrap();
+    let via = |n| rib::PathSet::new([rib::Path::Via(Ipv4Addr::new(10, 1, 1, n).into())]);
+    let send =
+        |prefix: &str, paths| bench.core.update_routes(of, Vrf(1), &[(prefix.parse().unwrap(), paths)]);
+    let to = |prefix: &str| {
+        let tables = bench.executor.tables();
+        let route = tables.routes().find(|(_, net, _)| net.to_string() == prefix);
+        route.map(|(_, _, to)| content(&bench.core.view(), &tables, to))
+    };
+    let before = to("10.1.1.1/32");
+    for prefix in ["10.1.1.1/32", "10.9.0.0/16"] {
+        send(prefix, via(7)).unwrap();
+    }
+    assert_eq!(to("10.1.1.1/32"), before, "the guest is here");
+    let learned = to("10.9.0.0/16").unwrap();
+    bench.core.add(route()).unwrap();
+    assert_ne!(to("10.9.0.0/16").as_ref(), Some(&learned));
+    bench.core.remove(&[route()[0].key()]).unwrap();
+    assert_eq!(to("10.9.0.0/16").as_ref(), Some(&learned), "it is back");
+    // Too many, or a network that is not there: nothing is done.
+    let more = ["10.10.0.0/16", "10.11.0.0/16"].map(|prefix| (prefix.parse().unwrap(), via(7)));
+    assert!(matches!(bench.core.update_routes(of, Vrf(1), &more), Err(Error::Routes(_))));
+    assert!(matches!(bench.core.update_routes(of, Vrf(9), &more), Err(Error::NotFound(_))));
+    assert_eq!(to("10.10.0.0/16"), None);
+    // The program ends; what it does not send again in time goes.
+    bench.core.lose_routes(of, Duration::from_secs(1000)).unwrap();
+    bench.core.refresh().unwrap();
+    assert!(to("10.9.0.0/16").is_some());
+    bench.core.begin_routes(of).unwrap();
+    send("10.1.1.1/32", via(8)).unwrap();
+    assert_eq!(bench.core.end_routes(of).unwrap(), 1);
+    assert_eq!(to("10.9.0.0/16"), None);
+    send("10.9.0.0/16", via(8)).unwrap();
+    bench.core.lose_routes(of, Duration::ZERO).unwrap();
+    bench.core.refresh().unwrap();
+    assert_eq!((to("10.9.0.0/16"), bench.core.view().tables.learned.len()), (None, 0));
+}
+
+#[test]
+fn the_learned_routes_of_a_network_go_with_it() {
+    let bench = start(WORLD);
+    let green = config::parse_objects("[[network]]\nname = \"green\"\nvrf = 3\n").unwrap();
+    bench.core.add(green.clone()).unwrap();
+    let of = bench.core.source_of_routes("bgp", 20, 3).unwrap();
+    let paths = rib::PathSet::new([rib::Path::Discard]);
+    for vrf in [3, 2] {
+        bench.core.update_routes(of, Vrf(vrf), &[("10.9.0.0/16".parse().unwrap(), paths.clone())]).unwrap();
+    }
+    bench.core.remove(&[green[0].key()]).unwrap();
+    let left: Vec<_> = bench.core.view().tables.learned.iter().map(|((vrf, _), ..)| vrf.0).collect();
+    assert_eq!(left, [2]);
+    bench.core.add(green).unwrap();
+    bench.routing();
 }

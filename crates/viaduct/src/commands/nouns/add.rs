@@ -104,6 +104,11 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         domain: args.domain,
         resolvers: args.resolvers,
         dhcp_options: None,
+        bgp: args.no_bgp.then_some(false),
+        rd: args.rd,
+        import: args.import,
+        export: args.export,
+        evpn: args.evpn.then_some(true),
     })])
 }
 

@@ -1,0 +1,97 @@
+//! bgp: peers, and the routes that they sent.
+
+use super::{Context, value};
+use crate::args::{BgpAction, BgpArgs};
+use crate::client::Failure;
+use crate::output::{Column, print_json, print_rows};
+use api::v1;
+use serde_json::Value;
+
+const PEERS: &[Column] = &[
+    ("PEER", "address"),
+    ("AS", "as"),
+    ("STATE", "state"),
+    ("SINCE", "since"),
+    ("ROUTES", "routes"),
+    ("STALE", "stale"),
+    ("PENDING", "pending"),
+    ("REASON", "reason"),
+];
+
+const ROUTES: &[Column] = &[
+    ("NETWORK", "network"),
+    ("PREFIX", "prefix"),
+    ("USED", "used"),
+    ("REMOTE", "remote"),
+    ("ENCAPSULATION", "encapsulation"),
+    ("LABEL", "label"),
+    ("PEER", "peer"),
+    ("FAMILY", "family"),
+    ("RD", "rd"),
+    ("STALE", "stale"),
+];
+
+const PATHS: &[Column] = &[
+    ("NETWORK", "network"),
+    ("PREFIX", "prefix"),
+    ("PEER", "peer"),
+    ("FAMILY", "family"),
+    ("RD", "rd"),
+    ("REMOTE", "remote"),
+    ("ENCAPSULATION", "encapsulation"),
+    ("LABEL", "label"),
+    ("STALE", "stale"),
+    ("USED", "used"),
+    ("WHY", "why"),
+];
+
+pub async fn bgp(on: &mut Context, BgpArgs { action }: BgpArgs) -> Result<(), Failure> {
+    match action.unwrap_or(BgpAction::Peers) {
+        BgpAction::Peers => peers(on).await,
+        BgpAction::Routes { network } => routes(on, network, None, ROUTES).await,
+        BgpAction::Explain { network, prefix } => routes(on, network, Some(prefix), PATHS).await,
+    }
+}
+
+async fn peers(on: &mut Context) -> Result<(), Failure> {
+    let reply = on.client.bgp(v1::BgpRequest {}).await?.into_inner();
+    if on.json {
+        return print_json(&value(&reply));
+    }
+    if reply.r#as == 0 {
+        return Err(Failure::Refused("the host speaks no BGP: its file has no [bgp]".to_owned()));
+    }
+    print_rows(reply.peers.iter().map(value).collect(), PEERS, false)
+}
+
+async fn routes(
+    on: &mut Context,
+    network: Option<String>,
+    prefix: Option<String>,
+    columns: &[Column],
+) -> Result<(), Failure> {
+    let mut parts = on.client.bgp_routes(v1::BgpRoutesRequest { network, prefix }).await?.into_inner();
+    let mut rows: Vec<Value> = Vec::new();
+    while let Some(part) = parts.message().await? {
+        rows.extend(part.paths.iter().map(value));
+    }
+    print_rows(rows, columns, on.json)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_is_a_field() {
+        let has = |row: Value, columns: &[Column]| {
+            for (_, key) in columns {
+                assert!(row.get(key).is_some(), "{key} is no field of {row}");
+            }
+        };
+        has(value(&v1::BgpPeer::default()), PEERS);
+        has(value(&v1::BgpPath::default()), ROUTES);
+        has(value(&v1::BgpPath::default()), PATHS);
+    }
+}

@@ -1,0 +1,233 @@
+//! The host's BGP speaker: a thread with its sockets, which says what the control plane wants said, and gives it the
+//! routes that peers sent.
+
+mod held;
+mod learned;
+mod links;
+mod said;
+mod shown;
+
+use crate::privileges::Privileges;
+use bgp::{Announcement, Event, Nlri, Speaker};
+use control::{Core, Speech};
+pub use held::Held;
+pub use learned::Learned;
+use links::Links;
+use rib::SourceId;
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most changes that are taken from the speaker at once: others may change the tables between two such batches.
+const BATCH: usize = 2048;
+/// How long to wait before changes that are not taken are tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The speaker, which is silent until [`Bgp::start`].
+pub struct Bgp {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    /// The next speech, if it has changed.
+    wanted: Mutex<Option<Option<Speech>>>,
+    /// The speaker, while there is something to say.
+    speaker: Mutex<Option<Speaker>>,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    /// Whether the thread is to end.
+    is_stopping: AtomicBool,
+    began: Instant,
+    /// The source of learned routes, once the thread has started.
+    source: OnceLock<SourceId>,
+}
+
+impl Shared {
+    fn wanted(&self) -> MutexGuard<'_, Option<Option<Speech>>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn speaker(&self) -> MutexGuard<'_, Option<Speaker>> {
+        self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+impl Bgp {
+    /// Returns a silent speaker.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn new() -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (wanted, speaker) = (Mutex::default(), Mutex::default());
+        let (is_stopping, source) = (AtomicBool::new(false), OnceLock::new());
+        let shared = Shared { wanted, speaker, wake, is_stopping, began: Instant::now(), source };
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
+    }
+
+    /// Has the speaker say this from now on.
+    pub fn keep(&self, speech: Option<Speech>) {
+        *self.shared.wanted() = Some(speech);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It is full only if the thread is to wake up anyway.
+        let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends the thread, so that nothing of the control plane is in use there. Peers keep the host's routes for a while.
+    pub fn stop(&self) {
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
+        self.wake();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        thread.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    /// Returns the routes that are held, for a daemon that takes over.
+    pub fn held(&self, core: &Core) -> Vec<Held> {
+        self.shared.source.get().map(|source| held::held(core, *source)).unwrap_or_default()
+    }
+
+    /// Looks at the speaker, if there is one.
+    fn with<T>(&self, look: impl FnOnce(&Speaker, Duration) -> T) -> Option<T> {
+        self.shared.speaker().as_ref().map(|speaker| look(speaker, self.shared.now()))
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The control plane or the system takes no more.
+    pub fn start(
+        &self,
+        core: &Arc<Core>,
+        privileges: Privileges,
+        listeners: Vec<TcpListener>,
+        learned: Learned,
+    ) -> anyhow::Result<()> {
+        let shared = self.shared.clone();
+        let _ = shared.source.set(learned.source());
+        let thread = Thread {
+            shared,
+            learned,
+            links: Links::new(listeners, privileges),
+            said: BTreeMap::new(),
+            speech: None,
+        };
+        let core = Arc::downgrade(core);
+        let started = std::thread::Builder::new().name("bgp".into()).spawn(move || thread.run(&core))?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        Ok(())
+    }
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    learned: Learned,
+    links: Links,
+    /// The last speech, and the announcements that follow from it.
+    speech: Option<Speech>,
+    said: BTreeMap<Nlri, Announcement>,
+}
+
+impl Thread {
+    fn run(mut self, core: &Weak<Core>) {
+        while !self.shared.is_stopping.load(Ordering::Relaxed) {
+            let is_busy = {
+                let Some(core) = core.upgrade() else { return };
+                self.follow();
+                self.turn(&core)
+            };
+            let deadline = self.shared.speaker().as_ref().and_then(Speaker::deadline);
+            let patience = deadline.map(|deadline| deadline.saturating_sub(self.shared.now()));
+            let patience = match is_busy {
+                true => Some(Duration::ZERO),
+                false if self.learned.waits() => Some(AGAIN),
+                false => patience,
+            };
+            self.links.wait(&self.shared, patience);
+        }
+    }
+
+    /// Does what is due, and returns whether there is more to do.
+    fn turn(&mut self, core: &Core) -> bool {
+        let now = self.shared.now();
+        let (mut events, mut changes) = (Vec::new(), Vec::new());
+        if let Some(speaker) = &mut *self.shared.speaker() {
+            speaker.tick(now);
+            events.extend(std::iter::from_fn(|| speaker.next_event()));
+            if !self.learned.waits() {
+                changes = speaker.take_changes(BATCH);
+            }
+        }
+        let is_busy = !events.is_empty() || !changes.is_empty();
+        for event in events {
+            self.event(event, core);
+        }
+        self.learned.take(core, changes);
+        self.links.write(&self.shared);
+        is_busy
+    }
+
+    fn event(&mut self, event: Event, core: &Core) {
+        match event {
+            Event::Connect { conn, to } => self.links.connect(&self.shared, conn, to),
+            Event::Close { conn, last } => self.links.close(conn, &last),
+            Event::PeerUp { peer } => tracing::info!(%peer, "the BGP session is up"),
+            Event::PeerDown { peer, why } => tracing::warn!(%peer, "the BGP session is down: {why}"),
+            Event::Synchronized => self.learned.complete(core),
+        }
+    }
+
+    /// Tells the speaker what is to be said, if that has changed.
+    fn follow(&mut self) {
+        let Some(wanted) = self.shared.wanted().take() else { return };
+        if wanted == self.speech {
+            return;
+        }
+        let now = self.shared.now();
+        let mut speaker = self.shared.speaker();
+        let identity = |speech: &Speech| (speech.bgp.asn, speech.router_id, speech.tunnel_sources.clone());
+        if wanted.as_ref().map(identity) != self.speech.as_ref().map(identity) {
+            // Who speaks under another name is another speaker.
+            *speaker = wanted.as_ref().map(|speech| {
+                let seed = RandomState::new().hash_one(std::process::id());
+                Speaker::new(said::config(speech, self.learned.is_inherited()), seed, now)
+            });
+            self.links.clear();
+            self.said.clear();
+            self.speech = None;
+        }
+        if let (Some(speech), Some(speaker)) = (&wanted, &mut *speaker) {
+            if self.speech.as_ref().is_none_or(|before| before.bgp.peers != speech.bgp.peers) {
+                speaker.set_peers(said::peers(&speech.bgp), now);
+            }
+            let imports = said::imports(speech);
+            if self.speech.as_ref().is_none_or(|before| said::imports(before) != imports) {
+                speaker.set_imports(&imports, now);
+            }
+            let announcements = said::announcements(speech);
+            for nlri in self.said.keys().filter(|nlri| !announcements.contains_key(nlri)) {
+                speaker.withdraw(nlri);
+            }
+            for (nlri, announcement) in &announcements {
+                if self.said.get(nlri) != Some(announcement) {
+                    speaker.announce(*nlri, announcement.clone());
+                }
+            }
+            self.said = announcements;
+        }
+        self.speech = wanted;
+    }
+}

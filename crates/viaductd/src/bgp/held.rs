@@ -1,0 +1,124 @@
+//! Routes that a daemon holds by BGP, on their way to the daemon that takes over.
+
+use super::learned::{Bridges, Routes};
+use control::{BridgeChange, Core};
+use ipnet::IpNet;
+use model::{Tunnel, TunnelKind, Vrf};
+use packet::Mac;
+use rib::{PathSet, SourceId};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A route, a MAC address, or where the floods of a network go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    vrf: u16,
+    /// The prefix of a route.
+    prefix: Option<String>,
+    /// A MAC address. Without prefix and address: floods.
+    mac: Option<[u8; 6]>,
+    /// The tunnels by which it is reached.
+    to: Vec<HeldTunnel>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct HeldTunnel {
+    kind: String,
+    remote: IpAddr,
+    id: u32,
+    mac: Option<[u8; 6]>,
+}
+
+const KINDS: [(&str, TunnelKind); 3] =
+    [("mpls-udp", TunnelKind::MplsUdp), ("mpls-gre", TunnelKind::MplsGre), ("vxlan", TunnelKind::Vxlan)];
+
+impl HeldTunnel {
+    fn of(tunnel: &Tunnel) -> Option<Self> {
+        let (kind, _) = KINDS.iter().find(|(_, kind)| *kind == tunnel.kind)?;
+        let mac = tunnel.mac.map(|mac| mac.0);
+        Some(Self { kind: (*kind).to_owned(), remote: tunnel.remote, id: tunnel.id, mac })
+    }
+
+    fn tunnel(&self) -> Option<Tunnel> {
+        let (_, kind) = KINDS.iter().find(|(name, _)| *name == self.kind)?;
+        Some(Tunnel { kind: *kind, remote: self.remote, id: self.id, mac: self.mac.map(Mac) })
+    }
+}
+
+/// Returns all that is held of a source.
+pub(super) fn held(core: &Core, source: SourceId) -> Vec<Held> {
+    let routes = core.routes_of(source).into_iter().map(|(vrf, prefix, paths)| {
+        let tunnels = paths.paths().iter().filter_map(|path| match path {
+            rib::Path::Tunnel(tunnel) => HeldTunnel::of(tunnel),
+            _ => None,
+        });
+        Held { vrf: vrf.0, prefix: Some(prefix.to_string()), mac: None, to: tunnels.collect() }
+    });
+    let bridges = core.learned_bridges().into_iter().flat_map(|(vrf, change)| {
+        let of = |mac: Option<Mac>, tunnels: &[Tunnel]| Held {
+            vrf: vrf.0,
+            prefix: None,
+            mac: mac.map(|mac| mac.0),
+            to: tunnels.iter().filter_map(HeldTunnel::of).collect(),
+        };
+        let macs = change.macs.iter().map(|(mac, to)| of(Some(*mac), to.as_slice()));
+        macs.chain(change.flood.iter().map(|flood| of(None, flood))).collect::<Vec<_>>()
+    });
+    routes.chain(bridges).collect()
+}
+
+/// Sorts what another daemon held by networks. Leaves out what it can't read.
+pub(super) fn sorted(held: Vec<Held>) -> (Routes, Bridges) {
+    let (mut routes, mut bridges) = (Routes::new(), Bridges::new());
+    for Held { vrf, prefix, mac, to } in held {
+        let tunnels: Vec<Tunnel> = to.iter().filter_map(HeldTunnel::tunnel).collect();
+        let bridge = |bridges: &mut Bridges, put: &dyn Fn(&mut BridgeChange)| {
+            put(bridges.entry(Vrf(vrf)).or_default());
+        };
+        match (prefix.map(|prefix| prefix.parse::<IpNet>()), mac) {
+            (Some(Ok(prefix)), _) => {
+                let paths = PathSet::new(tunnels.into_iter().map(rib::Path::Tunnel));
+                routes.entry(Vrf(vrf)).or_default().extend(paths.map(|paths| (prefix, Some(paths))));
+            }
+            (Some(Err(_)), _) => {}
+            (None, Some(mac)) => {
+                bridge(&mut bridges, &|change| change.macs.push((Mac(mac), tunnels.first().copied())));
+            }
+            (None, None) => bridge(&mut bridges, &|change| change.flood = Some(tunnels.clone())),
+        }
+    }
+    (routes, bridges)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_read_back() {
+        let tunnel = |(_, kind): (&str, TunnelKind)| Tunnel {
+            kind,
+            remote: "192.0.2.1".parse().unwrap(),
+            id: 7,
+            mac: Some(Mac([2; 6])),
+        };
+        let tunnels = KINDS.map(tunnel);
+        let to: Vec<_> = tunnels.iter().filter_map(HeldTunnel::of).collect();
+        let of = |prefix: Option<&str>, mac| Held {
+            vrf: 3,
+            prefix: prefix.map(str::to_owned),
+            mac,
+            to: to.clone(),
+        };
+        let held =
+            vec![of(Some("10.0.0.0/8"), None), of(Some("x"), None), of(None, Some([2; 6])), of(None, None)];
+        let text = serde_json::to_string(&held).unwrap();
+        let (routes, bridges) = sorted(serde_json::from_str(&text).unwrap());
+        let paths = PathSet::new(tunnels.map(rib::Path::Tunnel));
+        assert_eq!(routes[&Vrf(3)], [("10.0.0.0/8".parse().unwrap(), paths)]);
+        let change = &bridges[&Vrf(3)];
+        assert_eq!(change.macs, [(Mac([2; 6]), Some(tunnels[0]))]);
+        assert_eq!(change.flood, Some(tunnels.to_vec()));
+    }
+}

@@ -1,0 +1,161 @@
+//! The way of learned routes into the tables.
+
+use super::held::{self, Held};
+use bgp::{Change, Encapsulation, Path, VrfId};
+use control::{BridgeChange, Core, Error};
+use ipnet::IpNet;
+use model::{GATEWAY_MAC, Tunnel, TunnelKind, Vrf};
+use packet::Mac;
+use rib::{PathSet, SourceId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The rank of these routes among those of programs.
+const PREFERENCE: u8 = 20;
+/// Most routes, in all networks. The speaker bounds those of a peer, but a network can take what another takes as well.
+const MOST_ROUTES: usize = 4_000_000;
+
+/// Changed routes by network.
+pub(super) type Routes = BTreeMap<Vrf, Vec<(IpNet, Option<PathSet>)>>;
+/// Changed bridges by network.
+pub(super) type Bridges = BTreeMap<Vrf, BridgeChange>;
+
+pub struct Learned {
+    source: SourceId,
+    routes: Routes,
+    bridges: Bridges,
+    /// MAC addresses and floods of the daemon before, which peers have not sent again.
+    inherited_macs: BTreeSet<(Vrf, Mac)>,
+    inherited_floods: BTreeSet<Vrf>,
+    is_inherited: bool,
+    /// Routes that were too many.
+    refused: u64,
+}
+
+impl Learned {
+    /// Puts what the daemon before held into the tables, until peers have sent it again or took too long.
+    pub fn new(core: &Core, held: Vec<Held>) -> Result<Self, Error> {
+        let source = core.source_of_routes("bgp", PREFERENCE, MOST_ROUTES)?;
+        let is_inherited = !held.is_empty();
+        let (routes, bridges) = held::sorted(held);
+        let inherited_floods =
+            bridges.iter().filter(|(_, change)| change.flood.is_some()).map(|(vrf, _)| *vrf);
+        let macs = |(vrf, change): (&Vrf, &BridgeChange)| {
+            change.macs.iter().map(|(mac, _)| (*vrf, *mac)).collect::<Vec<_>>()
+        };
+        let mut learned = Self {
+            source,
+            inherited_macs: bridges.iter().flat_map(macs).collect(),
+            inherited_floods: inherited_floods.collect(),
+            is_inherited,
+            routes,
+            bridges,
+            refused: 0,
+        };
+        learned.take(core, Vec::new());
+        core.begin_routes(source)?;
+        Ok(learned)
+    }
+
+    /// Returns whether a daemon before this one held routes, by which the host forwards.
+    pub(super) const fn is_inherited(&self) -> bool {
+        self.is_inherited
+    }
+
+    /// Returns the source of these routes.
+    pub(super) const fn source(&self) -> SourceId {
+        self.source
+    }
+
+    /// Returns whether changes wait, because another daemon is taking over. It may fail to, and then this one goes on.
+    pub(super) fn waits(&self) -> bool {
+        !self.routes.is_empty() || !self.bridges.is_empty()
+    }
+
+    /// Withdraws what an earlier daemon had learned and peers did not send again.
+    pub(super) fn complete(&mut self, core: &Core) {
+        for (vrf, mac) in std::mem::take(&mut self.inherited_macs) {
+            self.bridges.entry(vrf).or_default().macs.push((mac, None));
+        }
+        for vrf in std::mem::take(&mut self.inherited_floods) {
+            self.bridges.entry(vrf).or_default().flood = Some(Vec::new());
+        }
+        self.take(core, Vec::new());
+        match core.end_routes(self.source) {
+            Ok(0) => {}
+            Ok(swept) => tracing::info!(swept, "routes that BGP peers no longer have are gone"),
+            Err(e) => tracing::debug!("stale routes stay: {e}"),
+        }
+    }
+
+    /// Puts changes into the tables.
+    pub(super) fn take(&mut self, core: &Core, changes: Vec<Change>) {
+        changes.into_iter().for_each(|change| self.sort(change));
+        for (vrf, change) in std::mem::take(&mut self.bridges) {
+            if let Err(Error::Conflict(_)) = core.update_bridge(vrf, &change) {
+                self.bridges.insert(vrf, change);
+            }
+        }
+        for (vrf, routes) in std::mem::take(&mut self.routes) {
+            match core.update_routes(self.source, vrf, &routes) {
+                Err(Error::Conflict(_)) => drop(self.routes.insert(vrf, routes)),
+                Err(Error::Routes(_)) => self.one_by_one(core, vrf, &routes),
+                // The network is gone, and the speaker is told so.
+                _ => {}
+            }
+        }
+    }
+
+    fn sort(&mut self, change: Change) {
+        match change {
+            Change::Route { vrf, prefix, paths } => {
+                let paths = PathSet::new(paths.iter().take(rib::MAX_PATHS).map(path));
+                self.routes.entry(of(vrf)).or_default().push((prefix, paths));
+            }
+            // The gateways' MAC is every host's own.
+            Change::Mac { mac, .. } if mac == GATEWAY_MAC || mac.is_group() => {}
+            Change::Mac { vrf, mac, path } => {
+                let to = path.map(|path| tunnel(&path.tunnel));
+                self.inherited_macs.remove(&(of(vrf), mac));
+                self.bridges.entry(of(vrf)).or_default().macs.push((mac, to));
+            }
+            Change::Flood { vrf, tunnels } => {
+                let tunnels = tunnels.iter().map(tunnel).collect();
+                self.inherited_floods.remove(&of(vrf));
+                self.bridges.entry(of(vrf)).or_default().flood = Some(tunnels);
+            }
+            // The owner's host answers ARP and ND.
+            Change::Neighbour { .. } => {}
+        }
+    }
+
+    /// Takes as many routes as there is room for.
+    fn one_by_one(&mut self, core: &Core, vrf: Vrf, routes: &[(IpNet, Option<PathSet>)]) {
+        for route in routes {
+            if let Err(e) = core.update_routes(self.source, vrf, std::slice::from_ref(route)) {
+                self.refused += 1;
+                if self.refused.is_power_of_two() {
+                    tracing::warn!(times = self.refused, "a route of a BGP peer is not used: {e}");
+                }
+            }
+        }
+    }
+}
+
+/// Returns the network of a number that this daemon gave to the speaker.
+fn of(vrf: VrfId) -> Vrf {
+    Vrf(u16::try_from(vrf).unwrap_or_default())
+}
+
+fn path(path: &Path) -> rib::Path {
+    rib::Path::Tunnel(Tunnel { mac: path.router_mac, ..tunnel(&path.tunnel) })
+}
+
+fn tunnel(tunnel: &bgp::Tunnel) -> Tunnel {
+    let bgp::Tunnel { remote, encapsulation, label } = *tunnel;
+    let kind = match encapsulation {
+        Encapsulation::MplsUdp => TunnelKind::MplsUdp,
+        Encapsulation::MplsGre => TunnelKind::MplsGre,
+        Encapsulation::Vxlan => TunnelKind::Vxlan,
+    };
+    Tunnel { kind, remote, id: label, mac: None }
+}

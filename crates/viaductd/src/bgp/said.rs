@@ -1,0 +1,137 @@
+//! Configuration and announcements of the speaker, from those of the host.
+
+use bgp::{
+    Announcement, Config, Encapsulation, Family, Import, Label, Nlri, PeerConfig, Rd, RouteTarget, VrfId,
+};
+use config::{BgpFamily, RouteName, TunnelKind};
+use control::{Speech, SpokenNetwork};
+use ipnet::IpNet;
+use model::GATEWAY_MAC;
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Seconds without a message after which a peer is taken for dead.
+const HOLD_TIME: u16 = 90;
+/// LOCAL_PREF of the host's routes: the usual value.
+const PREFERENCE: u32 = 100;
+
+pub(super) fn config(speech: &Speech, restarted: bool) -> Config {
+    Config {
+        asn: speech.bgp.asn,
+        router_id: speech.router_id,
+        own: speech.tunnel_sources.clone(),
+        hold_time: HOLD_TIME,
+        restarted,
+        encapsulations: vec![Encapsulation::MplsUdp, Encapsulation::MplsGre, Encapsulation::Vxlan],
+    }
+}
+
+const fn encapsulation(kind: TunnelKind) -> Encapsulation {
+    match kind {
+        TunnelKind::MplsOverUdp => Encapsulation::MplsUdp,
+        TunnelKind::MplsOverGre => Encapsulation::MplsGre,
+        TunnelKind::Vxlan => Encapsulation::Vxlan,
+    }
+}
+
+const fn family(family: BgpFamily) -> Family {
+    match family {
+        BgpFamily::Vpnv4 => Family::Vpnv4,
+        BgpFamily::Vpnv6 => Family::Vpnv6,
+        BgpFamily::Evpn => Family::Evpn,
+        BgpFamily::Rtc => Family::Rtc,
+    }
+}
+
+pub(super) fn peers(bgp: &config::Bgp) -> Vec<PeerConfig> {
+    let families = |peer: &config::BgpPeer| {
+        let families = peer.families.iter().copied();
+        // VXLAN carries no labels.
+        let is_spoken = |family: &BgpFamily| {
+            peer.encapsulation != TunnelKind::Vxlan || !matches!(family, BgpFamily::Vpnv4 | BgpFamily::Vpnv6)
+        };
+        families.filter(is_spoken).map(family).collect()
+    };
+    let peer = |peer: &config::BgpPeer| PeerConfig {
+        address: peer.address,
+        port: peer.port,
+        asn: peer.asn,
+        families: families(peer),
+        encapsulation: encapsulation(peer.encapsulation),
+        passive: peer.passive,
+        restart_time: peer.graceful_restart,
+        max_routes: peer.max_prefixes as usize,
+    };
+    bgp.peers.iter().map(peer).collect()
+}
+
+pub(super) fn imports(speech: &Speech) -> Vec<Import> {
+    let import = |(vrf, network): (&u16, &SpokenNetwork)| {
+        let routes: Vec<_> = network.import.iter().filter_map(target).collect();
+        let macs = if network.evpn { routes.clone() } else { Vec::new() };
+        Import { vrf: VrfId::from(*vrf), routes, macs }
+    };
+    speech.networks.iter().map(import).collect()
+}
+
+/// Returns the routes that the host has.
+pub(super) fn announcements(speech: &Speech) -> BTreeMap<Nlri, Announcement> {
+    speech.networks.values().flat_map(|network| of_network(speech, network)).collect()
+}
+
+fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announcement)> {
+    let (Some(rd), Some(next_hop)) = (distinguisher(&network.rd), speech.tunnel_sources.first().copied())
+    else {
+        return Vec::new();
+    };
+    let targets: Vec<_> = network.export.iter().filter_map(target).collect();
+    let by = |label| Announcement {
+        next_hop,
+        label,
+        routed: None,
+        targets: targets.clone(),
+        router_mac: None,
+        mobility: None,
+        preference: PREFERENCE,
+    };
+    let Some(vni) = network.vni.filter(|_| network.evpn) else {
+        let vpn = |prefix: &IpNet| (Nlri::Vpn { rd, prefix: *prefix }, by(Label::Mpls(network.label)));
+        return network.prefixes.iter().map(vpn).collect();
+    };
+    let routed = Announcement { router_mac: Some(GATEWAY_MAC), ..by(Label::Vni(vni)) };
+    let prefix = |prefix: &IpNet| (Nlri::Prefix { rd, prefix: *prefix }, routed.clone());
+    let mac = |(mac, address): &(Mac, Option<IpAddr>)| {
+        (Nlri::Mac { rd, mac: *mac, address: *address }, by(Label::Vni(vni)))
+    };
+    let flood = (Nlri::Flood { rd, originator: next_hop }, by(Label::Vni(vni)));
+    let prefixes = network.prefixes.iter().map(prefix);
+    prefixes.chain(network.macs.iter().map(mac)).chain([flood]).collect()
+}
+
+/// Parses a name, whose text has the same form there.
+fn distinguisher(name: &RouteName) -> Option<Rd> {
+    name.to_string().parse().ok()
+}
+
+fn target(name: &RouteName) -> Option<RouteTarget> {
+    name.to_string().parse().ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_in_the_file_and_in_messages() {
+        for text in ["64512:4294967295", "192.0.2.1:65535", "4200000000:7"] {
+            let name: RouteName = text.parse().unwrap();
+            assert_eq!(distinguisher(&name).unwrap().to_string(), text);
+            assert_eq!(target(&name).unwrap().to_string(), text);
+        }
+        for text in ["4200000000:65536", "192.0.2.1:65536", "64512", "64512:x"] {
+            assert!(text.parse::<RouteName>().is_err() && text.parse::<Rd>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+"""Hosts that find each other by BGP: FRR's bgpd reflects, and GoBGP is another host."""
+
+import socket
+
+import pytest
+
+from lab import eventually
+from lab.bgp import AS, Frr, Gobgp
+from lab.topology import SEATS, UNDERLAY, host_config, tap
+
+A1, B1 = SEATS["a1"], SEATS["b1"]
+# The network of the sessions, which the kernel keeps.
+CONTROL = {"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "rr": "198.51.100.9"}
+
+
+def plug(lab, name):
+    """Connects a namespace with the network of the sessions."""
+    namespace = lab.plug(name, "ctl0", fabric="control")
+    namespace.ip("addr add", f"{CONTROL[name]}/24", "dev ctl0")
+    return namespace
+
+
+def bgp_config(name, guests, **peer):
+    """Configures a host in whose file there is nothing about other hosts."""
+    config = host_config(name, {guest: tap(guest) for guest in guests})
+    for kind, keys in config.tables:
+        if kind == "guest":
+            del keys["label"]
+    config.add("bgp.peer", address=CONTROL["rr"], **peer)
+    config.bgp["as"] = AS
+    return config
+
+
+@pytest.fixture
+def reflector(lab):
+    reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], [CONTROL[name] for name in ("a", "b", "go")])
+    lab.cleanup.callback(reflector.stop)
+    return reflector.start()
+
+
+def start(lab, name, guests, config=None):
+    lab.plug(name)
+    plug(lab, name)
+    host = lab.host(config or bgp_config(name, guests))
+    return host, [lab.container(host, guest) for guest in guests]
+
+
+def has_route(host, prefix):
+    return any(route["prefix"] == prefix and route["owner"] == "bgp" for route in host.viaduct("rt", "list"))
+
+
+def announced_macs(host):
+    """Returns the MACs of bridges that were not learned from packets."""
+    return [entry["mac"] for entry in host.viaduct("bridge", "list") if entry["static"]]
+
+
+def test_hosts_find_each_other(lab, reflector):
+    a, [a1] = start(lab, "a", ["a1"])
+    b, [b1] = start(lab, "b", ["b1"])
+    for host, seat in ((a, B1), (b, A1)):
+        eventually(lambda: has_route(host, f"{seat.address}/32"), "the other's route")
+        eventually(lambda: has_route(host, f"{seat.address6}/128"), "the other's IPv6 route")
+    with lab.capture("b", expression="udp port 6635") as seen:
+        a1.expect_ping(B1.address)
+        a1.expect_ping(B1.address6)
+    assert seen.expert() == []
+    assert {fields[0] for fields in seen.fields("mpls", "mpls.label")} == {"100001"}
+    [path] = a.viaduct("bgp", "explain", "--network", "blue", B1.address)
+    assert (path["remote"], path["label"], path["used"]) == (UNDERLAY["b"], 100001, True)
+    # Another daemon takes over, with the routes.
+    a.replace()
+    assert has_route(a, f"{B1.address}/32")
+    a1.expect_ping(B1.address)
+    eventually(lambda: a.viaduct("bgp")["peers"][0]["state"] == "Established", "the new daemon's session")
+    # The session ends, and packets go on.
+    reflector.stop()
+    eventually(lambda: a.viaduct("bgp")["peers"][0]["state"] != "Established", "the end of the session")
+    a1.expect_ping(B1.address)
+    reflector.start()
+    eventually(lambda: a.viaduct("bgp")["peers"][0]["stale"] is None, "a new session")
+    a1.expect_ping(B1.address)
+    # A guest goes, and its route as well.
+    b.apply(b.config.without("guest", name="b1"))
+    eventually(lambda: not has_route(a, f"{B1.address}/32"), "the withdrawal")
+
+
+def test_a_bridged_network(lab, reflector):
+    def bridged(name, guests):
+        config = bgp_config(name, guests)
+        config.entry("network", "blue")["evpn"] = True
+        return start(lab, name, guests, config=config)
+
+    a, [a1] = bridged("a", ["a1"])
+    b, [b1] = bridged("b", ["b1"])
+    for host, seat in ((a, B1), (b, A1)):
+        eventually(lambda: seat.mac in announced_macs(host), "the other's MAC")
+    with lab.capture("b", expression="udp port 4789") as seen:
+        a1.expect_ping(B1.address)
+        a1.expect_ping(B1.address6)
+    assert seen.expert() == []
+    assert {fields[0] for fields in seen.fields("vxlan", "vxlan.vni")} == {"5001"}
+    assert seen.fields(f"vxlan && arp.dst.proto_ipv4 == {B1.address}", "frame.number"), "floods go to the other host"
+    b.apply(b.config.without("guest", name="b1"))
+    eventually(lambda: B1.mac not in announced_macs(a), "the withdrawal")
+
+
+def test_another_host_is_gobgp(lab, reflector):
+    a, [a1] = start(lab, "a", ["a1"])
+    go = Gobgp(plug(lab, "go"), lab.directory / "go", CONTROL["go"], CONTROL["rr"])
+    lab.cleanup.callback(go.stop)
+    go.start()
+    eventually(lambda: f"{A1.address}/32" in go.ask("global", "rib", "-a", "vpnv4").stdout, "the host's route")
+    route = ["rd", f"{AS}:7", "rt", f"{AS}:5001", "nexthop", UNDERLAY["b"]]
+    go.add("vpnv4", "10.9.0.0/16", "label", 2000, *route, "encap", "mpls-in-udp")
+    go.add("vpnv6", "fd00:9::/64", "label", 2001, *route, "encap", "gre")
+    for prefix, label, kind in (("10.9.0.0/16", 2000, "mpls-over-udp"), ("fd00:9::/64", 2001, "mpls-over-gre")):
+        eventually(lambda: has_route(a, prefix), prefix)
+        [path] = a.viaduct("bgp", "explain", prefix)
+        assert (path["encapsulation"], path["label"], path["remote"]) == (kind, label, UNDERLAY["b"])
+    # Of another tenant: not imported.
+    other = ["rd", f"{AS}:8", "rt", f"{AS}:9999", "nexthop", UNDERLAY["b"], "encap", "mpls-in-udp"]
+    go.add("vpnv4", "10.10.0.0/16", "label", 2002, *other)
+    go.remove("vpnv4", "10.9.0.0/16", "label", 2000, *route, "encap", "mpls-in-udp")
+    eventually(lambda: not has_route(a, "10.9.0.0/16"), "the withdrawal")
+    assert not has_route(a, "10.10.0.0/16")
+
+
+def test_garbage_ends_the_session_and_nothing_else(lab):
+    a, [a1] = start(lab, "a", ["a1"])
+    namespace = plug(lab, "rr")
+    listener = namespace.socket(socket.AF_INET, socket.SOCK_STREAM)
+    lab.cleanup.callback(listener.close)
+    listener.bind((CONTROL["rr"], 179))
+    listener.listen()
+    peer, _ = listener.accept()
+    peer.sendall(b"\x00" * 4096)
+    eventually(lambda: a.viaduct("bgp")["peers"][0].get("reason"), "the reason")
+    eventually(lambda: not peer.recv(1 << 16), "the end of the connection")
+    a1.expect_ping("10.1.1.254")
