@@ -35,4 +35,4 @@ pub use route::{
 };
 pub use session::Conn;
 pub use speaker::{Event, Speaker};
-pub use status::{Candidate, Counts, Down, PeerStatus, State, Verdict};
+pub use status::{Candidate, Counts, Down, MAX_CANDIDATES, PeerStatus, State, Verdict};

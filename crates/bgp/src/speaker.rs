@@ -14,7 +14,7 @@ use crate::peer::Peer;
 use crate::rib::{Contender, PeerId, Rib, Subject};
 use crate::route::{Announcement, Change, Mobility, Nlri, Path, VrfId};
 use crate::session::{Conn, Session};
-use crate::status::{Candidate, Down, PeerStatus, Verdict};
+use crate::status::{Candidate, Down, MAX_CANDIDATES, PeerStatus, Verdict};
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -241,7 +241,8 @@ impl Speaker {
         self.rib.page(vrf, after, most)
     }
 
-    /// Returns all routes that a network imports for a prefix, and why each is used or not.
+    /// Returns routes that a network imports for a prefix, those that are used first, and why each is used or not: at
+    /// most [`MAX_CANDIDATES`].
     #[must_use]
     pub fn explain(&self, vrf: VrfId, prefix: IpNet) -> Vec<Candidate> {
         let mut all = Vec::new();
@@ -261,7 +262,7 @@ impl Speaker {
                 verdict,
             })
         };
-        used.chain(all).filter_map(candidate).collect()
+        used.chain(all).take(MAX_CANDIDATES).filter_map(candidate).collect()
     }
 
     /// Returns the number of routes in the table.

@@ -148,6 +148,9 @@ impl Verdict {
     }
 }
 
+/// Most routes of one prefix that are explained.
+pub const MAX_CANDIDATES: usize = 1000;
+
 /// A learned route of a prefix, in one network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
