@@ -20,7 +20,7 @@ use imports::Imports;
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 /// The number of a peer.
@@ -70,7 +70,13 @@ pub(crate) struct Route {
 pub(crate) enum Put {
     New,
     Replaced,
+    /// There are too many of its subject. It is not in the table.
+    Crowded,
 }
+
+/// Most routes of one prefix, one MAC address, or one IP address of MAC addresses, with all distinguishers and peers: each
+/// change looks at all of them.
+const CROWD: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Rib {
@@ -119,6 +125,9 @@ impl Rib {
 
     /// Puts a route into the table, whose attributes are held.
     pub(crate) fn put(&mut self, key: Key, route: Route) -> Put {
+        if !self.routes.contains_key(&key) && self.is_crowded(key.name.place) {
+            return Put::Crowded;
+        }
         let old = self.routes.insert(key, route);
         match old {
             Some(old) if Route { round: route.round, ..old } == route => return Put::Replaced,
@@ -135,6 +144,19 @@ impl Rib {
             self.owners.insert((address, mac));
         }
         Put::New
+    }
+
+    /// Returns whether there is no room for another route of a place.
+    fn is_crowded(&self, place: Place) -> bool {
+        let all = match place {
+            Place::Mac(mac, _) => of_mac(mac),
+            Place::Prefix(_) | Place::Flood(_) => range(place),
+        };
+        let owners = match place {
+            Place::Mac(_, Some(address)) => self.owners(address).nth(CROWD - 1).is_some(),
+            _ => false,
+        };
+        owners || self.routes.range(all).nth(CROWD - 1).is_some()
     }
 
     /// Removes a route. Returns whether it was there.
@@ -229,6 +251,12 @@ fn note(changed: &mut BTreeSet<(VrfId, Subject)>, name: &Name, routes: &[VrfId],
 /// Returns the keys of all routes of a place.
 fn range(place: Place) -> RangeInclusive<Key> {
     range_of(place, place)
+}
+
+/// Returns the keys of all routes of a MAC address.
+fn of_mac(mac: Mac) -> RangeInclusive<Key> {
+    let last = Some(IpAddr::V6(Ipv6Addr::from(u128::MAX)));
+    range_of(Place::Mac(mac, None), Place::Mac(mac, last))
 }
 
 fn range_of(first: Place, last: Place) -> RangeInclusive<Key> {

@@ -12,7 +12,7 @@ pub type VrfId = u32;
 pub const MAX_PATHS: usize = 64;
 
 /// Most hosts to which floods of one network go.
-pub const MAX_FLOOD: usize = 4096;
+pub const MAX_FLOOD: usize = 1024;
 
 /// The name of a route of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,6 +31,8 @@ pub(crate) struct Session {
     taken: usize,
     /// When the peer is taken for dead.
     pub(crate) hold: Option<Duration>,
+    /// Whether it was to be taken for dead already, and got another second: its messages may not have been read yet.
+    pub(crate) is_spared: bool,
     /// When the next KEEPALIVE is due.
     pub(crate) keepalive: Option<Duration>,
     /// Since when the peer has taken no byte of the output.
@@ -84,6 +86,7 @@ impl Session {
             output: Vec::new(),
             taken: 0,
             hold: Some(now + PATIENCE),
+            is_spared: false,
             keepalive: None,
             stuck: None,
             agreed: Agreed::default(),

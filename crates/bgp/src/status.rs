@@ -91,7 +91,9 @@ pub struct Counts {
     pub unwanted: u64,
     /// Routes with an encapsulation that the host can't send.
     pub encapsulation: u64,
-    /// Routes whose next hop, label or router MAC is none, or that are behind a gateway.
+    /// Routes of a prefix or address that has too many already.
+    pub crowded: u64,
+    /// Routes whose next hop, label or router MAC is none, or that need more than a label: a gateway, an Ethernet tag.
     pub unusable: u64,
 }
 
@@ -149,7 +151,7 @@ impl Verdict {
 }
 
 /// Most routes of one prefix that are explained.
-pub const MAX_CANDIDATES: usize = 1000;
+pub const MAX_CANDIDATES: usize = 256;
 
 /// A learned route of a prefix, in one network.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! different distinguishers then compete as paths: all that are equally good share the traffic.
 
 use super::attributes::Attributes;
-use super::{Key, PeerId, Rib, Route, range, range_of};
+use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};
 use crate::route::{MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
 use crate::update::nlri::{Name, Place};
 use ipnet::IpNet;
@@ -161,16 +161,14 @@ impl Rib {
         paths
     }
 
-    fn owners(&self, address: IpAddr) -> impl Iterator<Item = Mac> {
+    pub(super) fn owners(&self, address: IpAddr) -> impl Iterator<Item = Mac> {
         let range = (address, Mac([0; 6]))..=(address, Mac::BROADCAST);
         self.owners.range(range).map(|(_, mac)| *mac)
     }
 
     /// Returns where a MAC address of a network is.
     pub(crate) fn mac(&self, vrf: VrfId, mac: Mac) -> Option<MacPath> {
-        let last = Some(IpAddr::V6(Ipv6Addr::from(u128::MAX)));
-        let range = range_of(Place::Mac(mac, None), Place::Mac(mac, last));
-        let all = self.best(range, |one| self.in_macs(vrf, one), |_, _| {});
+        let all = self.best(of_mac(mac), |one| self.in_macs(vrf, one), |_, _| {});
         let best = all.into_iter().min_by_key(mac_order)?;
         Some(MacPath { tunnel: best.tunnel(), mobility: best.attributes.mobility })
     }

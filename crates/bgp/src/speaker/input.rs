@@ -9,6 +9,9 @@ use crate::session::{Conn, Session};
 use crate::status::{Down, State};
 use std::time::Duration;
 
+/// Time for which a peer that seems to be dead is spared.
+const SPARED: Duration = Duration::from_secs(1);
+
 impl Speaker {
     /// Takes bytes from a connection, in any pieces.
     pub fn received(&mut self, conn: Conn, bytes: &[u8], now: Duration) {
@@ -56,6 +59,7 @@ impl Speaker {
         let due = |time| is_due(time, now);
         let ids: Vec<_> = self.peers.keys().copied().collect();
         for id in ids {
+            self.spare(id, now);
             let Some(peer) = self.peers.get(&id) else { continue };
             let ended = |session: &Session| {
                 if due(session.hold) {
@@ -84,6 +88,19 @@ impl Speaker {
         if due(self.patience()) {
             self.peers.values_mut().for_each(|peer| peer.synchronized = true);
             self.check_synchronized();
+        }
+    }
+
+    /// Gives sessions whose peer seems to be dead another second: as long as nothing is read because changes wait, and
+    /// once more, since the caller reads after this.
+    fn spare(&mut self, id: PeerId, now: Duration) {
+        let reads = self.wants_input();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        for session in peer.sessions.iter_mut().filter(|session| is_due(session.hold, now)) {
+            if session.state == State::Established && (!reads || !session.is_spared) {
+                session.is_spared = true;
+                session.hold = Some(now + SPARED);
+            }
         }
     }
 

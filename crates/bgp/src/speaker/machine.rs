@@ -6,6 +6,7 @@ use crate::names::Family;
 use crate::notification::{self, Notification, cease};
 use crate::open::Open;
 use crate::own::Own;
+use crate::peer::Peer;
 use crate::rib::PeerId;
 use crate::session::{Agreed, Conn, Session};
 use crate::status::{Down, State};
@@ -28,6 +29,11 @@ impl Speaker {
     /// Takes a connection that a peer has opened. Nothing: close it.
     pub fn accepted(&mut self, from: IpAddr, now: Duration) -> Option<Conn> {
         let id = self.id_of(from.to_canonical())?;
+        // Who broke the protocol waits, whoever calls.
+        let waits = |peer: &Peer| peer.failures == QUARREL && peer.retry.is_some_and(|retry| retry > now);
+        if self.peers.get(&id).is_some_and(waits) {
+            return None;
+        }
         // A peer with two unfinished ones has left the older.
         let unfinished = |session: &&Session| session.incoming && session.state != State::Established;
         if let Some(older) = self.peers.get(&id)?.sessions.iter().find(unfinished) {
@@ -85,6 +91,7 @@ impl Speaker {
         // While OPEN is awaited, only that counts.
         if state > State::OpenSent {
             session.hold = (!hold.is_zero()).then_some(now + hold);
+            session.is_spared = false;
         }
         match (state, kind) {
             (_, Kind::Notification) => {
@@ -122,6 +129,10 @@ impl Speaker {
         }
         if open.id == config.router_id && open.asn == config.asn {
             return Err(Down::Sent(Notification::new(notification::OPEN, 3)));
+        }
+        // Without a hold time, a dead peer would live for ever.
+        if open.hold_time == 0 && config.hold_time > 0 {
+            return Err(Down::Sent(Notification::with(notification::OPEN, 6, &[0, 0])));
         }
         let agreed = Agreed::new(&open, config, &peer.config);
         if agreed.families.is_empty() {

@@ -26,9 +26,11 @@ impl Speaker {
         peer.awaited.clear();
         self.events.push_back(Event::PeerDown { peer: peer.config.address, why: why.clone() });
         // Those that it has not sent again since the last time are kept no longer.
-        self.sweep(id, |peer, family, round| {
-            peer.is_old(family, round) && !peer.refreshing.contains(&family)
-        });
+        if peer.stale_until.is_some() {
+            self.sweep(id, |peer, family, round| {
+                peer.is_old(family, round) && !peer.refreshing.contains(&family)
+            });
+        }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.refreshing.clear();
         let asks_for = agreed.restart.map_or(0, |restart| restart.time);

@@ -122,7 +122,11 @@ fn put(
             }
         };
         match route {
-            Some(route) => routes += usize::from(rib.put(key, route) == Put::New),
+            Some(route) => match rib.put(key, route) {
+                Put::New => routes += 1,
+                Put::Replaced => {}
+                Put::Crowded => counts.crowded += 1,
+            },
             None => routes -= usize::from(rib.remove(&key)),
         }
     });
@@ -244,9 +248,12 @@ fn route(item: &Item, flood_label: Option<[u8; 3]>, attributes: &Attributes) -> 
     };
     // Routed packets in VXLAN have a MAC header.
     let routable = !vxlan || attributes.router_mac.is_some();
+    if item.is_indirect {
+        return None;
+    }
     match item.name.place {
         Place::Prefix(prefix) => {
-            let good = !item.gateway && is_unicast(prefix) && (!item.name.evpn || routable);
+            let good = is_unicast(prefix) && (!item.name.evpn || routable);
             Some((read(item.label).filter(|_| good)?, 0))
         }
         Place::Mac(mac, address) => {

@@ -103,6 +103,10 @@ fn unknown_things_are_left_out() {
     assert_eq!(raw.table.routes.len(), 1);
     let raw = after(&[origin(), path(), target(), reach(&[&broken[..], &NETWORK].concat())]);
     assert_eq!((raw.table.routes.len(), raw.status().counts.unknown), (1, 1));
+    // Two labels.
+    let stack: Vec<u8> = [&[128, 0, 0x3e, 0x90][..], &NETWORK[1..]].concat();
+    let raw = after(&[origin(), path(), target(), reach(&stack)]);
+    assert_eq!((raw.table.routes.len(), raw.status().counts.unknown), (1, 1));
     let raw = after(&[origin(), path(), target(), evpn]);
     assert_eq!((raw.table.routes.len(), raw.status().counts.unknown), (1, 2));
     // Families that were not agreed on: IPv6 unicast, and route targets.
@@ -171,6 +175,8 @@ fn headers_and_opens_are_checked() {
     version[19] = 3;
     let mut hold = open(AS as u16, &CAPABILITIES);
     hold[23] = 2;
+    let mut no_hold = open(AS as u16, &CAPABILITIES);
+    no_hold[22..24].fill(0);
     let mut id = open(AS as u16, &CAPABILITIES);
     id[24..28].fill(0);
     let mut same_id = open(AS as u16, &CAPABILITIES);
@@ -186,6 +192,7 @@ fn headers_and_opens_are_checked() {
         ("an unknown type", message(9, &[]), vec![1, 3, 9]),
         ("version 3", version, vec![2, 1, 0, 4]),
         ("a hold time of 2", hold, vec![2, 6, 0, 2]),
+        ("no hold time", no_hold, vec![2, 6, 0, 0]),
         ("no identifier", id, vec![2, 3, 0, 0, 0, 0]),
         ("the own identifier", same_id, vec![2, 3]),
         ("an unknown parameter", parameters, vec![2, 4, 1]),

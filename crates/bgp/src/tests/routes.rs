@@ -283,3 +283,28 @@ fn prefixes_of_a_network_are_listed_page_by_page() {
     assert_eq!(page(Some(prefix("10.3.0.0/16")), 2), all[2..]);
     assert!(page(Some(prefix("10.5.0.0/16")), 2).is_empty());
 }
+
+#[test]
+fn a_crowd_at_one_prefix_or_address_is_bounded() {
+    let mut net = star(&[AS; 3]);
+    let routes = |number: u16| {
+        let mac = Mac([2, 0, 0, 0, (number >> 8) as u8, number as u8]);
+        let [a, b] = number.to_be_bytes();
+        let address = std::net::IpAddr::from([10, 1, a, b]);
+        [
+            vpn(number, "0.0.0.0/0"),
+            Nlri::Mac { rd: rd(1), mac: MAC, address: Some(address) },
+            Nlri::Mac { rd: rd(1), mac, address: Some("10.9.9.9".parse().unwrap()) },
+        ]
+    };
+    for number in 0..4500 {
+        for nlri in routes(number) {
+            let announcement = mpls(1, 1001, &[100]);
+            net.speaker(1).announce(nlri, announcement);
+        }
+    }
+    net.settle(2);
+    let status = net.nodes[0].speaker.peers().remove(0);
+    assert_eq!((status.routes, status.counts.crowded), (3 * 4096, 3 * (4500 - 4096)));
+    assert_eq!(net.nodes[0].speaker.explain(7, prefix("0.0.0.0/0")).len(), 256);
+}

@@ -246,3 +246,24 @@ fn synchronization_is_told_once() {
     assert_eq!(count(&net, 0), 1);
     assert_eq!(net.nodes[0].speaker.peers()[0].state, State::Idle);
 }
+
+#[test]
+fn peers_are_not_dead_while_nobody_reads() {
+    // Node 0 does nothing for a long time, as a thread that has to wait. What came meanwhile is then read.
+    let mut net = learned();
+    net.now += Duration::from_secs(95);
+    let now = net.now;
+    net.speaker(0).tick(now);
+    assert!(net.is_up(0));
+    let mut keepalive = vec![0xff; 16];
+    keepalive.extend([0, 19, 4]);
+    for conn in [1, 2, 3] {
+        net.speaker(0).received(crate::Conn(conn), &keepalive, now);
+    }
+    net.speaker(0).tick(now + Duration::from_secs(2));
+    assert!(net.is_up(0));
+    // Silence is noticed a second later.
+    net.speaker(0).tick(now + Duration::from_secs(91));
+    net.speaker(0).tick(now + Duration::from_secs(93));
+    assert!(!net.is_up(0));
+}

@@ -6,8 +6,8 @@
 use crate::names::{Family, Rd};
 use ipnet::IpNet;
 use netgauze_bgp_pkt::nlri::{
-    Ipv4MplsVpnUnicastAddress, Ipv6MplsVpnUnicastAddress, L2EvpnIpPrefixRoute, L2EvpnRoute, MplsLabel,
-    RouteDistinguisher,
+    EthernetSegmentIdentifier, Ipv4MplsVpnUnicastAddress, Ipv6MplsVpnUnicastAddress, L2EvpnIpPrefixRoute,
+    L2EvpnRoute, MplsLabel, RouteDistinguisher,
 };
 use netgauze_parse_utils::reader::SliceReader;
 use netgauze_parse_utils::traits::{ParseFrom, ParseFromWithThreeInputs};
@@ -50,8 +50,9 @@ pub(crate) struct Item {
     pub(crate) label: [u8; 3],
     /// The second label field of a MAC address.
     pub(crate) routed: Option<[u8; 3]>,
-    /// Whether a prefix is behind a gateway, whose own route would have to be found.
-    pub(crate) gateway: bool,
+    /// Whether it needs more than its label: a prefix behind a gateway or segment, whose own route would have to be found;
+    /// a broadcast domain of several in one network (an Ethernet tag).
+    pub(crate) is_indirect: bool,
 }
 
 /// The pieces do not fill their room.
@@ -94,38 +95,41 @@ fn item(family: Family, piece: &[u8], withdrawn: bool) -> Option<Item> {
         Family::Rtc => return None,
     };
     let name = Name { place: Place::Prefix(prefix.trunc()), rd: rd_of(rd), evpn: false, tag: [0; 4] };
-    Some(Item { name, label: *labels?.value(), routed: None, gateway: false })
+    // The codec takes one label. If there are more, the next one is no distinguisher.
+    let label = *labels.filter(|label| withdrawn || label.is_bottom())?.value();
+    Some(Item { name, label, routed: None, is_indirect: false })
 }
 
 fn evpn(route: L2EvpnRoute) -> Option<Item> {
     let name = |place, rd, tag: u32| Name { place, rd: rd_of(rd), evpn: true, tag: tag.to_be_bytes() };
-    let prefix = |prefix: IpNet, rd, tag, label: &MplsLabel, gateway: IpAddr| Item {
+    let prefix = |prefix: IpNet, rd, tag, label: &MplsLabel, is_indirect: bool| Item {
         name: name(Place::Prefix(prefix.trunc()), rd, tag),
         label: *label.value(),
         routed: None,
-        gateway: !gateway.is_unspecified(),
+        is_indirect: is_indirect || tag != 0,
     };
+    let is_segment = |segment: &EthernetSegmentIdentifier| segment.value() != &[0; 10];
     match route {
         L2EvpnRoute::MacIpAdvertisement(route) => Some(Item {
             name: name(Place::Mac(Mac(*route.mac().value()), route.ip()), route.rd(), route.tag().value()),
             label: *route.mpls_label1().value(),
             routed: route.mpls_label2().map(|label| *label.value()),
-            gateway: false,
+            is_indirect: route.tag().value() != 0,
         }),
         // The label is in an attribute.
         L2EvpnRoute::InclusiveMulticastEthernetTagRoute(route) => Some(Item {
             name: name(Place::Flood(route.ip()), route.rd(), route.tag().value()),
             label: [0; 3],
             routed: None,
-            gateway: false,
+            is_indirect: route.tag().value() != 0,
         }),
         L2EvpnRoute::IpPrefixRoute(L2EvpnIpPrefixRoute::V4(route)) => {
-            let (tag, gateway) = (route.tag().value(), route.gateway().into());
-            Some(prefix(route.prefix().into(), route.rd(), tag, route.label(), gateway))
+            let is_indirect = !route.gateway().is_unspecified() || is_segment(route.segment_id());
+            Some(prefix(route.prefix().into(), route.rd(), route.tag().value(), route.label(), is_indirect))
         }
         L2EvpnRoute::IpPrefixRoute(L2EvpnIpPrefixRoute::V6(route)) => {
-            let (tag, gateway) = (route.tag().value(), route.gateway().into());
-            Some(prefix(route.prefix().into(), route.rd(), tag, route.label(), gateway))
+            let is_indirect = !route.gateway().is_unspecified() || is_segment(route.segment_id());
+            Some(prefix(route.prefix().into(), route.rd(), route.tag().value(), route.label(), is_indirect))
         }
         _ => None,
     }
