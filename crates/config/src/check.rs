@@ -3,6 +3,7 @@
 mod count;
 mod index;
 mod refers;
+mod services;
 mod subnets;
 mod unique;
 mod windows;

@@ -28,6 +28,7 @@ pub use object::{
     Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key,
     Kind, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate,
     RdmaLimits, Role, Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
+    is_label,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

@@ -18,6 +18,8 @@ pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Vxlan
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
+pub use services::is_label;
+pub(crate) use services::told_by_router;
 pub use services::{DhcpOptions, DhcpRoute};
 pub use target::{Target, Tunnel, TunnelKind};
 pub use vlan::GuestVlan;

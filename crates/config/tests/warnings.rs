@@ -54,6 +54,46 @@ fn connections_picked_up_against_the_rules_are_warned_of() {
 }
 
 #[test]
+fn services_that_do_less_than_they_seem_to_are_warned_of() {
+    let warned = |gateway: &str, keys: &str| {
+        let text = format!(
+            "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\ngateways = [\"{gateway}\"]\n{keys}\n\
+             [[guest]]\nname = \"c_1\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"c1\"\n\
+             mac = \"02:00:00:00:00:02\"\naddresses = [\"10.1.1.1\", \"fd00::1\"]\n"
+        );
+        let told = config::warnings(&parse(&text).unwrap_or_else(|e| panic!("{e}")).objects);
+        told.into_iter().map(|problem| problem.message).collect::<Vec<_>>()
+    };
+    assert_eq!(warned("10.1.1.254/24", ""), [] as [&str; 0]);
+    let [unnamed] = &warned("10.1.1.254/24", "dhcp = true")[..] else { panic!("of the name alone") };
+    assert!(unnamed.contains("give it a `hostname`"), "{unnamed}");
+    let long = "search = [\"a.example\"]".replace("a.", &"a-long-label-of-a-domain.".repeat(9));
+    let names = long
+        .replace("[", "[\"b.example\", ")
+        .replace("]", &format!(", {}]", vec!["\"another.example\""; 30].join(",")));
+    for (gateway, keys, part) in [
+        ("fd00::fe/64", "dhcp = true".to_owned(), "add `ra = true`"),
+        (
+            "10.1.1.254/24",
+            "dhcp = true\ndhcp_options = { routes = [{ to = \"10.8.0.0/16\", via = \"10.2.1.1\" }] }"
+                .to_owned(),
+            "10.2.1.1, by which a route leads, is in none",
+        ),
+        (
+            "fd00::fe/64",
+            format!(
+                "ra = true\nresolvers = [{}]\ndhcp_options = {{ {names} }}",
+                vec!["\"fd00::53\""; 32].join(",")
+            ),
+            "beyond 1280 are left out",
+        ),
+    ] {
+        let told = warned(gateway, &keys);
+        assert!(told.iter().any(|said| said.contains(part)), "{told:?}");
+    }
+}
+
+#[test]
 fn what_is_not_checked_of_a_guest_is_told() {
     let warnings = |text: &str| {
         let document = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));

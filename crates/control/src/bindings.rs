@@ -41,7 +41,10 @@ fn binding(index: &Index, guest: &Guest, network: &Arc<Network>, addresses: &[Ip
     Binding {
         mac: guest.mac,
         addresses: addresses.to_vec(),
-        hostname: guest.hostname.clone().unwrap_or_else(|| guest.name.clone()),
+        hostname: guest
+            .hostname
+            .clone()
+            .or_else(|| config::is_label(&guest.name).then(|| guest.name.clone())),
         mtu: guest.mtu.unwrap_or_else(|| index.network_mtu(&network.name)),
         network: network.clone(),
     }

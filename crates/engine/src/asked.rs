@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Most packets of a guest that wait.
+/// Most packets of a guest that wait, with the answers to them.
 const MOST_WAITING: u8 = 8;
 /// Most packets of a guest in a second.
 const PER_SECOND: u64 = 500;
@@ -22,14 +22,15 @@ pub struct Asked {
     pub service: Service,
     /// The frame as it came, with complete checksums.
     pub frame: Vec<u8>,
-    _waiting: Waiting,
+    /// The packet's place in its guest's queue, free again when this is dropped: pass it on with the answer.
+    pub place: Place,
 }
 
-/// Counts a packet as waiting for as long as it exists.
+/// A place in a guest's queue of packets that wait to be answered, and of answers that wait to be sent.
 #[derive(Debug)]
-struct Waiting(Arc<[Guest]>, VifId);
+pub struct Place(Arc<[Guest]>, VifId);
 
-impl Drop for Waiting {
+impl Drop for Place {
     fn drop(&mut self) {
         if let Some(guest) = self.0.get(usize::from(self.1.0)) {
             guest.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -90,10 +91,10 @@ impl Questions {
         if !its.may_ask(now) || !its.may_wait() {
             return Err(DropReason::ServiceFull);
         }
-        let waiting = Waiting(self.guests.clone(), guest);
+        let place = Place(self.guests.clone(), guest);
         let mut frame = frame.to_vec();
         complete(&mut frame);
-        let asked = Asked { guest, service, frame, _waiting: waiting };
+        let asked = Asked { guest, service, frame, place };
         self.to.send(asked).map_err(|_| DropReason::ServiceFull)
     }
 }
@@ -113,7 +114,9 @@ mod tests {
         (0..MOST_WAITING).for_each(|_| assert_eq!(ask(&questions, 1, 7), Ok(())));
         assert_eq!(ask(&questions, 1, 7), Err(ServiceFull));
         assert_eq!(ask(&questions, 2, 7), Ok(()));
-        drop(from.recv().unwrap());
+        let Asked { place, .. } = from.recv().unwrap();
+        assert_eq!(ask(&questions, 1, 7), Err(ServiceFull), "the answer waits");
+        drop(place);
         assert_eq!((ask(&questions, 1, 7), ask(&questions, 1, 7)), (Ok(()), Err(ServiceFull)));
         drop(from);
         assert_eq!(ask(&questions, 3, 7), Err(ServiceFull), "nobody serves");

@@ -1,6 +1,6 @@
 //! The engine as the control plane sees it.
 
-use crate::asked::{Asked, Questions};
+use crate::asked::{Asked, Place, Questions};
 use crate::capture::Tap;
 use crate::clock::Clock;
 use crate::common::{Common, Handle};
@@ -318,8 +318,8 @@ impl Engine {
     }
 
     /// Sends the answer of a service, a frame without tags, to a guest. Returns whether a worker will do it: not if the
-    /// guest is gone, or if too much waits for the worker.
-    pub fn answer(&self, guest: VifId, frame: Vec<u8>) -> bool {
+    /// guest is gone, or if too much waits for the worker. `place`: of the question.
+    pub fn answer(&self, guest: VifId, frame: Vec<u8>, place: Option<Place>) -> bool {
         let snapshot = self.common.shared.snapshot();
         let now = self.common.clock.now().seconds;
         let view = snapshot.view(self.common.shared.flows(), now);
@@ -327,7 +327,7 @@ impl Engine {
         let worker = &self.common.workers[usize::from(guest.0) % self.common.workers.len()];
         let has_room = !worker.mailbox.is_full();
         if has_room {
-            worker.mailbox.post(Message::Tell(unasked));
+            worker.mailbox.post(Message::Tell(unasked, place));
         }
         has_room
     }

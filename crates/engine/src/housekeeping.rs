@@ -116,7 +116,7 @@ fn tell(common: &Common, announcer: &mut Announcer, now: Seconds) -> Vec<Message
     let mut messages = Vec::new();
     for unasked in announcer.tell(&view, up) {
         messages.extend(unasked.missing.and_then(|missing| ask(common, missing, now)).map(Message::Solicit));
-        messages.push(Message::Tell(unasked));
+        messages.push(Message::Tell(unasked, None));
     }
     messages
 }

@@ -58,6 +58,6 @@ mod worker;
 // Benchmarks of instructions put their own counter in its place (`benches/stages/cycles.rs`).
 use mem::cycles;
 
-pub use asked::Asked;
+pub use asked::{Asked, Place};
 pub use engine::{AttachError, Engine, EngineConfig, Stalled};
 pub use mailbox::{Mailbox, Pending, Receipt};

@@ -1,5 +1,6 @@
 //! Messages from the control plane to a worker.
 
+use crate::asked::Place;
 use crate::capture::Tap;
 use crate::meters::Meters;
 use mem::{RxQueue, TxQueue};
@@ -21,8 +22,8 @@ pub(crate) enum Message {
     Taps(Vec<Arc<Tap>>),
     /// Ask for a neighbour's MAC.
     Solicit(Question),
-    /// Send a frame of this host's own.
-    Tell(Unasked),
+    /// Send a frame of this host's own. If it answers a guest, the guest's place is free afterwards.
+    Tell(Unasked, Option<Place>),
     /// Bring the counters of connections, rules and nexthops up to date; the receipt is given back when that is done.
     Settle,
     /// Empty the flow cache.

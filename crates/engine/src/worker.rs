@@ -387,7 +387,7 @@ impl Worker {
                 self.core.turn = Turn::NEW;
                 self.core.solicit(tables, &question, None);
             }
-            Message::Tell(unasked) => {
+            Message::Tell(unasked, _place) => {
                 self.core.now = self.clock.now();
                 self.core.turn = Turn::NEW;
                 self.core.send_all(&unasked.frame, &unasked.to);
@@ -423,7 +423,7 @@ impl Worker {
                 }
                 Some((Message::Pause, _)) => {}
                 // A different daemon may use the queues at this time.
-                Some((message @ (Message::Solicit(_) | Message::Tell(_)), _)) => {
+                Some((message @ (Message::Solicit(_) | Message::Tell(..)), _)) => {
                     if waiting.len() < mailbox::FULL {
                         waiting.push(message);
                     }

@@ -22,8 +22,8 @@ pub struct Binding {
     pub mac: Option<Mac>,
     /// The guest's addresses.
     pub addresses: Vec<IpAddr>,
-    /// The guest's own name.
-    pub hostname: String,
+    /// The guest's own name, if it is one that a host can have.
+    pub hostname: Option<String>,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// The network.

@@ -13,6 +13,8 @@ pub(crate) const PERIOD: u64 = 200;
 const LIFETIME: u16 = 1800;
 /// Hops that hosts give their packets.
 const HOPS: u8 = 64;
+/// Longest message, bytes: the least MTU of links with IPv6 (RFC 8200, 5) without the IPv6 header.
+const LONGEST: usize = 1280 - proto::IPV6_LEN;
 /// Flags: addresses come by DHCPv6, other settings come by DHCPv6.
 const MANAGED: u8 = 0x80;
 const OTHER: u8 = 0x40;
@@ -51,16 +53,24 @@ pub(crate) fn advertisement(
         body.extend([0; 4]);
         body.extend(prefix.network().octets());
     }
-    let resolvers = crate::plan::v6_of(&network.resolvers);
+    let mut resolvers = crate::plan::v6_of(&network.resolvers);
+    resolvers.truncate(LONGEST.saturating_sub(body.len() + 8) / 16);
     if !resolvers.is_empty() {
         body.extend([25, (1 + 2 * resolvers.len()) as u8, 0, 0]);
         body.extend(u32::from(LIFETIME).to_be_bytes());
         resolvers.iter().for_each(|addr| body.extend(addr.octets()));
     }
-    let search = guest.search();
-    if !search.is_empty() {
-        let mut names: Vec<u8> = Vec::new();
-        search.iter().for_each(|name| wire(name, &mut names));
+    let mut names: Vec<u8> = Vec::new();
+    for name in guest.search() {
+        let before = names.len();
+        wire(&name, &mut names);
+        // The option's length, and what all links with IPv6 carry, bound it.
+        if body.len() + 8 + names.len().next_multiple_of(8) > LONGEST {
+            names.truncate(before);
+            break;
+        }
+    }
+    if !names.is_empty() {
         names.resize(names.len().next_multiple_of(8), 0);
         body.extend([31, (1 + names.len() / 8) as u8, 0, 0]);
         body.extend(u32::from(LIFETIME).to_be_bytes());
@@ -70,7 +80,7 @@ pub(crate) fn advertisement(
 }
 
 /// Appends a domain's name in the form of DNS (RFC 1035, 3.1).
-fn wire(name: &str, out: &mut Vec<u8>) {
+pub(crate) fn wire(name: &str, out: &mut Vec<u8>) {
     for label in name.split('.').filter(|label| !label.is_empty() && label.len() < 64) {
         out.push(label.len() as u8);
         out.extend(label.as_bytes());

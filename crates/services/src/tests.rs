@@ -33,7 +33,7 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
     let binding = Binding {
         mac: Some(MAC),
         addresses: vec!["fd00:1::7".parse().unwrap(), OWN.into()],
-        hostname: "vm1".to_owned(),
+        hostname: Some("vm1".to_owned()),
         mtu,
         network: Arc::new(network),
     };
@@ -297,6 +297,28 @@ fn the_router_announces_itself() {
     assert_eq!(sum(&checked), 0);
     assert!(checked.windows(16).any(|addr| addr == "2001:db8::53".parse::<Ipv6Addr>().unwrap().octets()));
     assert!(checked.windows(15).any(|name| name == *b"\x04blue\x08internal\x00"));
+}
+
+#[test]
+fn ipv6_answers_fit_every_link() {
+    let search =
+        (0..32).map(|n| format!("{n}.{}", "a-long-label-of-a-domain.".repeat(8) + "example")).collect();
+    let services = Services::default();
+    let ntp = vec!["2001:db8::123".parse().unwrap()];
+    services.follow(plan(DhcpOptions { lease_time: 60, search, ntp, ..DhcpOptions::default() }, 1500));
+    let (_, told) = services.due((0, 199)).into_iter().find(|(guest, _)| *guest == 1).unwrap();
+    assert!((1000..=14 + 1280).contains(&told.len()), "{}", told.len());
+    let headers = Headers::ethernet(&told, 0, told.len()).unwrap();
+    let mut options = &told[usize::from(headers.l4_at) + 16..];
+    while let [kind, len, ..] = options {
+        assert_ne!(*len, 0);
+        assert!([1, 3, 5, 25, 31].contains(kind));
+        options = &options[8 * usize::from(*len)..];
+    }
+    assert_eq!(options.len(), 0, "options follow each other to the end");
+    let answer = ask6(&services, &message6(v6::MessageType::InformationRequest, [])).unwrap();
+    assert!(answer.opts().get(v6::OptionCode::NtpServer).is_some());
+    assert!(answer.opts().get(v6::OptionCode::DomainSearchList).is_none());
 }
 
 /// A step of a hostile guest: bytes of its own, or a message with bytes changed; meanwhile the plan changes.

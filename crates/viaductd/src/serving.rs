@@ -31,7 +31,7 @@ fn serve(services: &Services, questions: &Receiver<Asked>, engine: &Weak<Engine>
         let answers = match questions.recv_timeout(SECOND) {
             Ok(asked) => {
                 let answer = services.answer(asked.guest.0, &asked.frame);
-                answer.map(|answer| (asked.guest.0, answer)).into_iter().collect()
+                answer.map(|answer| (asked.guest.0, answer, Some(asked.place))).into_iter().collect()
             }
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             Err(RecvTimeoutError::Disconnected) => return,
@@ -39,8 +39,9 @@ fn serve(services: &Services, questions: &Receiver<Asked>, engine: &Weak<Engine>
         let now = began.elapsed().as_secs();
         let unasked = services.due((std::mem::replace(&mut told, now), now));
         let Some(engine) = engine.upgrade() else { return };
-        for (guest, frame) in answers.into_iter().chain(unasked) {
-            if !engine.answer(VifId(guest), frame) {
+        let unasked = unasked.into_iter().map(|(guest, frame)| (guest, frame, None));
+        for (guest, frame, place) in answers.into_iter().chain(unasked) {
+            if !engine.answer(VifId(guest), frame, place) {
                 services.lost(guest);
             }
         }

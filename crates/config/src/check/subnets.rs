@@ -16,7 +16,9 @@ pub fn warnings(objects: &[Item]) -> Vec<Problem> {
             _ => None,
         })
         .collect();
-    objects.iter().flat_map(|item| item.warning().into_iter().chain(of_addresses(item, &networks))).collect()
+    let each =
+        objects.iter().flat_map(|item| item.warning().into_iter().chain(of_addresses(item, &networks)));
+    each.chain(super::services::warnings(objects)).collect()
 }
 
 fn of_addresses(item: &Item, networks: &HashMap<&str, &[IpNet]>) -> Vec<Problem> {

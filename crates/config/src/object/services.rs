@@ -138,8 +138,23 @@ pub(super) fn check(network: &Network, r: &Reader<'_>) {
     }
 }
 
+/// Returns the length of a network's router advertisement with all that it could tell, bytes.
+pub(crate) fn told_by_router(network: &Network) -> usize {
+    let v6 = |addr: &&IpAddr| addr.is_ipv6();
+    let subnets = network.gateways.iter().filter(|gateway| gateway.addr().is_ipv6()).count();
+    let resolvers = network.resolvers.iter().filter(v6).count();
+    let search = network.dhcp_options.as_ref().map(|options| &options.search).filter(|all| !all.is_empty());
+    let names: Vec<&String> =
+        search.map_or_else(|| network.domain.iter().collect(), |all| all.iter().collect());
+    // Each name is two bytes longer on the wire than in text (RFC 1035, 3.1).
+    let names: usize = names.iter().map(|name| name.len() + 2).sum();
+    // IPv6, ICMPv6, the options of the link-layer address and the MTU; then those of RFC 4861 and RFC 8106.
+    40 + 16 + 16 + 32 * subnets + 8 + 16 * resolvers + 8 + names.next_multiple_of(8)
+}
+
 /// Returns whether a text is a label of a host's name (RFC 1123, 2.1).
-pub(super) fn is_label(text: &str) -> bool {
+#[must_use]
+pub fn is_label(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     text.len() <= MAX_LABEL

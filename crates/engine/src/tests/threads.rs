@@ -121,7 +121,7 @@ fn nothing_of_the_host_is_sent_while_the_workers_pause() {
     engine.pause().unwrap();
     let (frame, _) = numbered(7, 1);
     let told = Unasked { frame: frame.clone(), to: vec![Forward::unchanged(VifId(1))], missing: None };
-    engine.common.workers[0].mailbox.post(Message::Tell(told));
+    engine.common.workers[0].mailbox.post(Message::Tell(told, None));
     // When the worker has obeyed this, it has read the message before it.
     engine.flush_flows(&mut |_| true);
     assert!(one.take().is_empty());
@@ -234,7 +234,7 @@ fn a_service_answers_to_the_port_that_asked() {
     engine.attach(super::world::MIRROR, mirror.open()).unwrap();
     assert!(engine.questions().is_some() && engine.questions().is_none());
     let frame = numbered(1, 1).0;
-    assert!(engine.answer(VifId(6), frame.clone()) && !engine.answer(VifId(4000), frame.clone()));
+    assert!(engine.answer(VifId(6), frame.clone(), None) && !engine.answer(VifId(4000), frame.clone(), None));
     engine.tell_all(|| Message::Answer);
     let got = |port: &TestPort| port.take().into_iter().map(|(frame, _)| frame).collect::<Vec<_>>();
     assert_eq!((got(&six), got(&mirror)), (vec![frame.clone()], vec![frame]));

@@ -173,7 +173,8 @@ impl DropReason {
                  `routed_outside = true` in the network of the wire."
             }
             Self::ServiceFull => {
-                "The guest asks too often: look at its questions with `viaduct capture --guest NAME dropped`."
+                "The guest asks more than 500 times a second, or has 8 questions and answers waiting: look at them with \
+                 `viaduct capture --guest NAME dropped`."
             }
             Self::OvsAbsent => {
                 "Start Open vSwitch, and give it a port with `port=NAME` in its `dpdk-devargs`: `viaduct ovs ports`."

@@ -146,7 +146,7 @@ impl Lease<'_> {
             (!v4.is_empty()).then(|| option(v4))
         };
         all.extend(list(&network.resolvers, DhcpOption::DomainNameServer));
-        all.push(DhcpOption::Hostname(self.guest.hostname.clone()));
+        all.extend(self.guest.hostname.clone().map(DhcpOption::Hostname));
         all.extend(network.domain.clone().map(DhcpOption::DomainName));
         if !options.routes.is_empty() {
             // Clients that take these ignore the router above (RFC 3442), so the default route is among them.

@@ -7,14 +7,21 @@ use crate::frame::{Datagram, datagram6};
 use crate::plan::v6_of;
 use crate::{Binding, Plan, Refused};
 use dhcproto::Encodable;
-use dhcproto::v6::{self, DhcpOption, DhcpOptions, IAAddr, IANA, MessageType, Status, StatusCode};
-use hickory_proto::rr::Name;
+use dhcproto::v6::{
+    self, DhcpOption, DhcpOptions, IAAddr, IANA, MessageType, NtpSuboption, OptionCode, Status, StatusCode,
+    UnknownOption,
+};
 use message::{Association, Message};
+use packet::proto;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// The port of servers.
 pub(crate) const SERVER: u16 = 547;
 const CLIENT: u16 = 546;
+/// Longest answer, bytes: the least MTU of links with IPv6 (RFC 8200, 5) without the headers of IPv6 and UDP.
+const LONGEST: usize = 1280 - proto::IPV6_LEN - proto::UDP_LEN;
+/// Most addresses of a guest in an answer.
+const MOST: usize = 16;
 
 /// Returns the answer to a datagram; `None` if nothing is to be answered.
 pub(crate) fn answer(plan: &Plan, guest: &Binding, asked: &Datagram<'_>) -> Result<Option<Vec<u8>>, Refused> {
@@ -23,7 +30,7 @@ pub(crate) fn answer(plan: &Plan, guest: &Binding, asked: &Datagram<'_>) -> Resu
     if guest.mac.is_some_and(|own| own != asked.from) {
         return Err(Refused::WrongMac);
     }
-    let own: Vec<Ipv6Addr> = guest.v6().collect();
+    let own: Vec<Ipv6Addr> = guest.v6().take(MOST).collect();
     let server = [&[0, 3, 0, 1][..], &plan.gateway_mac.0].concat();
     match (message.kind, &message.server) {
         (_, Some(other)) if *other != server => return Err(Refused::NotOurs),
@@ -65,8 +72,7 @@ pub(crate) fn answer(plan: &Plan, guest: &Binding, asked: &Datagram<'_>) -> Resu
         MessageType::InformationRequest => {}
         _ => return Err(Refused::Malformed),
     }
-    tell(guest, all);
-    let payload = answer.to_vec().map_err(|_| Refused::Malformed)?;
+    let payload = with(answer, tell(guest)).ok_or(Refused::Malformed)?;
     datagram6(plan, guest, (SERVER, CLIENT), (asked.from, src), &payload).map(Some)
 }
 
@@ -90,14 +96,31 @@ fn status(status: Status) -> DhcpOption {
     DhcpOption::StatusCode(StatusCode { status, msg: String::new() })
 }
 
-/// Adds servers of names and domains.
-fn tell(guest: &Binding, all: &mut DhcpOptions) {
-    let resolvers = v6_of(&guest.network.resolvers);
-    if !resolvers.is_empty() {
-        all.insert(DhcpOption::DomainNameServers(resolvers));
-    }
-    let search: Vec<_> = guest.search().iter().filter_map(|name| Name::from_ascii(name).ok()).collect();
-    if !search.is_empty() {
-        all.insert(DhcpOption::DomainSearchList(search));
+/// Returns servers of names, domains and time servers: what matters most first.
+fn tell(guest: &Binding) -> Vec<DhcpOption> {
+    let network = &guest.network;
+    let resolvers = v6_of(&network.resolvers);
+    // The library would compress the names, which is not allowed here (RFC 8415, 10).
+    let mut search = Vec::new();
+    guest.search().iter().for_each(|name| crate::router::wire(name, &mut search));
+    let search_list = |names| DhcpOption::Unknown(UnknownOption::new(OptionCode::DomainSearchList, names));
+    let ntp: Vec<_> = v6_of(&network.options.ntp).into_iter().map(NtpSuboption::ServerAddress).collect();
+    let options = [
+        (!resolvers.is_empty()).then_some(DhcpOption::DomainNameServers(resolvers)),
+        (!ntp.is_empty()).then_some(DhcpOption::NtpServer(ntp)),
+        (!search.is_empty()).then(|| search_list(search)),
+    ];
+    options.into_iter().flatten().collect()
+}
+
+/// Returns the bytes of an answer with as many more options as every link with IPv6 carries.
+fn with(answer: v6::Message, mut more: Vec<DhcpOption>) -> Option<Vec<u8>> {
+    loop {
+        let mut whole = answer.clone();
+        more.iter().for_each(|option| whole.opts_mut().insert(option.clone()));
+        let bytes = whole.to_vec().ok()?;
+        if bytes.len() <= LONGEST || more.pop().is_none() {
+            return Some(bytes);
+        }
     }
 }

@@ -1,0 +1,67 @@
+//! Settings of services that are allowed, but do less than they seem to.
+
+use crate::object::{is_label, told_by_router};
+use crate::{Item, Network, Object, Problem};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// The longest advertisement that passes every link with IPv6, bytes (RFC 8200, 5).
+const LONGEST: usize = 1280;
+
+/// Returns warnings about the services of networks.
+pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
+    let network = |item: &Item| match &item.object {
+        Object::Network(network) => Some((network.name.clone(), network.clone())),
+        _ => None,
+    };
+    let networks: HashMap<String, Network> = objects.iter().filter_map(network).collect();
+    let of = |item: &Item| {
+        let messages = match &item.object {
+            Object::Network(network) => of_network(network),
+            Object::Guest(guest) => {
+                let asks = networks.get(&guest.network).is_some_and(|network| network.dhcp);
+                let is_named = guest.hostname.is_some() || is_label(&guest.name);
+                (asks && !is_named).then(|| ("name", UNNAMED.to_owned())).into_iter().collect()
+            }
+            _ => Vec::new(),
+        };
+        let problem = |(key, message): (&str, String)| {
+            Problem::new(item.place.line(key), item.object.key().to_string(), message)
+        };
+        messages.into_iter().map(problem).collect::<Vec<_>>()
+    };
+    objects.iter().flat_map(of).collect()
+}
+
+const UNNAMED: &str =
+    "its name is no host's name (letters, digits and hyphens), so DHCP tells it none; give it a `hostname`";
+
+fn of_network(network: &Network) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    let has = |v4: bool| network.gateways.iter().any(|gateway| gateway.addr().is_ipv4() == v4);
+    if network.dhcp && has(false) && !has(true) && !network.ra {
+        all.push((
+            "dhcp",
+            "clients ask DHCPv6 only if a router advertisement tells them to; add `ra = true`".to_owned(),
+        ));
+    }
+    let routes = network.dhcp_options.iter().flat_map(|options| &options.routes);
+    for via in routes.map(|route| route.via).filter(|via| !is_inside(network, *via)) {
+        let message = format!(
+            "{via}, by which a route leads, is in none of the subnets of `gateways`, so that guests can't reach it"
+        );
+        all.push(("dhcp_options", message));
+    }
+    let len = told_by_router(network);
+    if network.ra && len > LONGEST {
+        let message = format!(
+            "an advertisement of all `resolvers` and search domains would have {len} bytes; domains beyond {LONGEST} are left out"
+        );
+        all.push(("ra", message));
+    }
+    all
+}
+
+fn is_inside(network: &Network, addr: IpAddr) -> bool {
+    network.gateways.iter().any(|gateway| gateway.contains(&addr))
+}
