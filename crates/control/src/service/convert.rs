@@ -57,8 +57,20 @@ pub(crate) fn message(object: &Object) -> v1::Object {
 /// Converts an object to its message, which has the same fields; a test converts one of each kind.
 #[allow(clippy::expect_used)]
 fn fields<T: DeserializeOwned>(object: &Object) -> T {
-    let table = toml::Table::try_from(object).expect("objects are tables");
+    let mut table = toml::Table::try_from(object).expect("objects are tables");
+    table.get_mut("to").into_iter().for_each(spell_out);
     table.try_into().expect("messages have the fields of objects")
+}
+
+/// Gives the target "drop", which objects write as a word, the form that messages have.
+fn spell_out(to: &mut toml::Value) {
+    match to {
+        toml::Value::String(word) if word == "drop" => {
+            *to = toml::Table::from_iter([("drop".to_owned(), true.into())]).into();
+        }
+        toml::Value::Array(targets) => targets.iter_mut().for_each(spell_out),
+        _ => {}
+    }
 }
 
 /// Returns the kind that a request names; `None`: all.
