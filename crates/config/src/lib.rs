@@ -23,12 +23,15 @@ pub use check::{
     CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes, warnings,
 };
 pub use host::{Executor, Host, SOCKET_DIRS};
-pub use machine::{check_machine, check_owners, check_readers, check_wires, cpus, device_mtu};
+pub use machine::{
+    check_machine, check_owners, check_readers, check_ways_out, check_wires, cpus, device_mtu, forwarding_problem,
+};
 pub use object::{
     Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key,
     Kind, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate,
     RdmaLimits, Role, Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
     is_label,
+    RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

@@ -1,6 +1,6 @@
 //! Requirements of a file on the machine that runs it.
 
-use crate::{Document, Object, Problem};
+use crate::{Document, Network, Object, Problem};
 use std::collections::BTreeMap;
 
 /// The kernel's list of CPUs that run.
@@ -82,6 +82,50 @@ pub fn check_wires(document: &Document, mtu_of: impl Fn(&str) -> Option<u16>) ->
 #[must_use]
 pub fn device_mtu(device: &str) -> Option<u16> {
     std::fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok()?.trim().parse().ok()
+}
+
+/// The kernel's switches for packets that it forwards, with their families.
+const FORWARDING: [(bool, &str); 2] =
+    [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")];
+
+/// Returns what the kernel is set to that keeps a network's packets from leaving by the host, and what to do.
+/// `read` reads a file.
+#[must_use]
+pub fn forwarding_problem(
+    network: &Network,
+    read: impl Fn(&str) -> Option<String>,
+) -> Option<(String, String)> {
+    let has = |v4: bool| network.gateways.iter().any(|gateway| gateway.addr().is_ipv4() == v4);
+    let is_off = |key: &str| read(&format!("/proc/sys/{key}")).is_some_and(|value| value.trim() == "0");
+    let off = FORWARDING.iter().filter(|(v4, key)| network.leaves_by_host() && has(*v4) && is_off(key));
+    let keys: Vec<_> = off.map(|(_, key)| key.replace('/', ".")).collect();
+    let set: Vec<_> = keys.iter().map(|key| format!("{key}=1")).collect();
+    let notes = if keys.iter().any(|key| key.contains("ipv6")) {
+        "; where the host has its own address by router advertisements, set accept_ra of that NIC to 2 before"
+    } else {
+        ""
+    };
+    (!keys.is_empty()).then(|| {
+        (
+            format!(
+                "the kernel forwards nothing ({} is 0), so packets do not leave by the host",
+                keys.join(", ")
+            ),
+            format!("sysctl -w {}{notes}", set.join(" ")),
+        )
+    })
+}
+
+/// Returns warnings about networks whose packets can't leave by the host. `read` reads a file.
+#[must_use]
+pub fn check_ways_out(document: &Document, read: impl Fn(&str) -> Option<String>) -> Vec<Problem> {
+    let problem = |item: &crate::Item| {
+        let Object::Network(network) = &item.object else { return None };
+        let (what, advice) = forwarding_problem(network, &read)?;
+        let message = format!("{what}: {advice}");
+        Some(Problem::new(item.place.line("snat"), item.object.key().to_string(), message))
+    };
+    document.objects.iter().filter_map(problem).collect()
 }
 
 /// Returns a warning about `readers` if this machine has no such group. `lookup` finds `user:group`.

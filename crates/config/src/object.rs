@@ -14,7 +14,7 @@ mod wire;
 
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use mode::Mode;
-pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Vxlan};
+pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Snat, Vxlan};
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};

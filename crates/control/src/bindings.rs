@@ -19,7 +19,10 @@ pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
         return plan;
     }
     let guests = index.guests().values();
-    for guest in guests.filter(|guest| guest.mode == Mode::Vrouter && guest.kind != GuestKind::Rdma) {
+    let is_served = |guest: &&Guest| {
+        guest.mode == Mode::Vrouter && !matches!(guest.kind, GuestKind::Rdma | GuestKind::Host)
+    };
+    for guest in guests.filter(is_served) {
         for (name, network, addresses) in places(guest) {
             if let (Some(vif), Some(network)) = (vif(&name), networks.get(network)) {
                 plan.bindings.insert(vif.0, binding(index, guest, network, addresses));

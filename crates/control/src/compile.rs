@@ -95,6 +95,15 @@ pub(crate) fn ovs_side(mode: Mode, name: &str) -> Option<String> {
     (mode == Mode::Ovs).then(|| format!("{name}:ovs"))
 }
 
+/// Returns the name of the interface by which packets of a network leave through the host. No object can have this
+/// name.
+pub(crate) fn way_out(network: &str) -> String {
+    format!("{network}{WAY_OUT}")
+}
+
+/// What the name of such an interface ends with.
+pub(crate) const WAY_OUT: &str = ":out";
+
 /// Returns the name of the interface that stands for a VLAN of a guest. No object can have this name.
 pub(crate) fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
     format!("{}:{}", guest.name, vlan.tag)
@@ -263,6 +272,10 @@ impl<'a> Compiler<'a> {
         let (mode, name) = match object {
             Object::Wire(wire) => (wire.mode, &wire.name),
             Object::Guest(guest) => (guest.mode, &guest.name),
+            Object::Network(network) if network.leaves_by_host() => {
+                self.vif_id(&way_out(&network.name));
+                return;
+            }
             _ => return,
         };
         self.vif_id(name);
@@ -322,6 +335,11 @@ impl<'a> Compiler<'a> {
             To::Guest { vif, mac } => {
                 let vif = self.vif_id(vif);
                 self.nexthop(Nexthop::Encap { vif, mac: *mac })
+            }
+            To::WayOut => {
+                let name = way_out(route.network);
+                let (vif, mac) = (self.vif_id(&name), made_up_mac(&self.out.host.name, &name));
+                self.nexthop(Nexthop::Encap { vif, mac })
             }
             To::Route(route) => self.group(&route.to),
         };
@@ -481,6 +499,24 @@ impl<'a> Compiler<'a> {
             let nexthop = self.nexthop(Nexthop::VrfTranslate { vrf });
             self.out.mpls.insert(label, nexthop);
         }
+        if network.leaves_by_host() {
+            self.way_out(network);
+        }
+    }
+
+    /// Adds the interface by which packets of a network leave through the host. It is no member of the network: floods
+    /// do not leave.
+    fn way_out(&mut self, network: &config::Network) {
+        let name = way_out(&network.name);
+        let id = self.vif_id(&name);
+        let vif = Vif {
+            vrf: Some(Vrf(network.vrf)),
+            mac: Some(made_up_mac(&self.out.host.name, &name)),
+            mtu: self.index.network_mtu(&network.name),
+            policy: true,
+            ..Vif::new(id, &name, VifKind::Tap)
+        };
+        self.out.vifs.insert(id, vif);
     }
 
     /// Is true if a floating address belongs to a guest on standby that is away.
@@ -508,7 +544,7 @@ impl<'a> Compiler<'a> {
             name: guest.name.as_str().into(),
             kind: match guest.kind {
                 GuestKind::Vhost => VifKind::Vhost,
-                GuestKind::Tap => VifKind::Tap,
+                GuestKind::Tap | GuestKind::Host => VifKind::Tap,
                 GuestKind::Rdma => VifKind::Rdma,
             },
             vrf: (guest.mode == Mode::Vrouter).then_some(vrf),
@@ -673,9 +709,9 @@ fn action(action: DefaultAction) -> Action {
     }
 }
 
-/// Makes a locally administered MAC for a wire whose device has none. It is the same at every start (FNV-1a
-/// of the names).
-fn made_up_mac(host: &str, wire: &str) -> Mac {
+/// Makes a locally administered MAC for a wire whose device has none, or a way out. It is the same at every start
+/// (FNV-1a of the names).
+pub(crate) fn made_up_mac(host: &str, wire: &str) -> Mac {
     let hash = host
         .bytes()
         .chain([0])

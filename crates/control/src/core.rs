@@ -34,6 +34,7 @@ pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, Links, Origins, compile, compile_beside_routes, kept_learned};
+use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
@@ -460,6 +461,7 @@ fn route(object: Option<&Owned>) -> Option<&Route> {
 /// Notes for people that a port is closed and opened again.
 fn note(spec: &PortSpec, index: &Index) -> (String, String) {
     let what = match spec.device {
+        Device::Tap { host: Some(_), .. } => "it comes back without what others set on it",
         Device::Tap { .. } => "it comes back in the daemon's network namespace, without addresses and routes",
         Device::Vhost { .. } => "its VM has to connect again",
         Device::Verbs(ref verbs) if verbs.window.is_none() => "its programs have to open it again",
@@ -473,6 +475,9 @@ fn note(spec: &PortSpec, index: &Index) -> (String, String) {
 
 /// Describes the object to which a port belongs.
 fn of_port(spec: &PortSpec, index: &Index) -> String {
+    if let Some(network) = spec.name.strip_suffix(WAY_OUT) {
+        return format!("network \"{network}\"");
+    }
     let name = spec.name.split(':').next().unwrap_or_default();
     let kind = if index.wire(name).is_some() { "wire" } else { "guest" };
     format!("{kind} \"{name}\"")

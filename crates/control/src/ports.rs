@@ -1,12 +1,16 @@
 //! The ports of the host: their specifications, and the trait that opens them.
 
-use crate::compile::{ovs_side, verbs_vif};
+use crate::compile::{made_up_mac, ovs_side, verbs_vif, way_out};
+use crate::host_side::HostSide;
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use crate::sockets::SocketsSpec;
 use crate::windows::WindowSpec;
 use api::v1;
 use config::{Document, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Way, Wire, WireTunnel};
 use ipnet::IpNet;
+use config::{
+    Document, Guest, GuestKind, Host, Index, Item, Mode, Network, Object, Role, Way, Wire, WireTunnel,
+};
 use model::{VifId, Vrf};
 use packet::{Mac, TunnelKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +109,9 @@ impl PortSpec {
     pub(crate) fn is_same_port(&self, other: &Self) -> bool {
         let same = match (&self.device, &other.device) {
             (Device::Verbs(a), Device::Verbs(b)) => a.is_same_device(b),
-            (Device::Tap { device: a, .. }, Device::Tap { device: b, .. }) => a == b,
+            (Device::Tap { device: a, host: x, .. }, Device::Tap { device: b, host: y, .. }) => {
+                a == b && x == y
+            }
             (a, b) => a == b,
         };
         same && self.queues == other.queues
@@ -130,6 +136,8 @@ pub enum Device {
         device: String,
         /// Link-layer address of the kernel's end.
         mac: Option<Mac>,
+        /// The host's side, if it is an interface of the host itself.
+        host: Option<HostSide>,
     },
     /// A packet socket on a network device.
     AfPacket { device: String },
@@ -224,7 +232,28 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
         };
         std::iter::once(own).chain(of_ovs(wire.mode, &wire.name, wire.mtu))
     });
-    guests.chain(wires).map(|spec| (spec.name.clone(), spec)).collect()
+    let ways_out = index.networks().values().filter(|network| network.leaves_by_host());
+    let ways_out = ways_out.map(|network| {
+        let name = way_out(&network.name);
+        let device = Device::Tap {
+            device: way_out_device(run_dir, &network.name),
+            mac: Some(made_up_mac(&host.name, &name)),
+            host: Some(HostSide::way_out(network)),
+        };
+        PortSpec { name, device, queues: workers, mtu: index.network_mtu(&network.name) }
+    });
+    guests.chain(wires).chain(ways_out).map(|spec| (spec.name.clone(), spec)).collect()
+}
+
+/// Returns the name of the device by which packets of a network leave through the host. Daemons with other run-dirs
+/// have others.
+fn way_out_device(run_dir: &Path, network: &str) -> String {
+    let mut hash = 0x811c_9dc5_u32;
+    for byte in run_dir.as_os_str().as_encoded_bytes().iter().chain(&[0]).chain(network.as_bytes()) {
+        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    }
+    let plain: String = network.chars().filter(char::is_ascii_alphanumeric).take(6).collect();
+    format!("vd-{plain}{:05x}", hash & 0xf_ffff)
 }
 
 pub(crate) fn windows<'a>(ports: impl Iterator<Item = &'a PortSpec>) -> BTreeSet<PathBuf> {
@@ -250,7 +279,7 @@ pub(crate) fn left_sockets<'a>(
 #[must_use]
 pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
     let device = |object: &Object| match object {
-        Object::Guest(guest) => guest_device(guest, run_dir),
+        Object::Guest(guest) => guest_device(guest, run_dir, None),
         Object::Wire(wire) => Some(wire_device(wire, run_dir, false)),
         _ => None,
     };
@@ -264,13 +293,14 @@ pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
 /// Returns the ports of a guest: its own, and that of its verbs device.
 fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item = PortSpec> {
     let mtu = index.guest_mtu(guest);
-    let own = guest_device(guest, run_dir).map(|device| PortSpec {
+    let network = index.networks().get(&guest.network);
+    let own = guest_device(guest, run_dir, network).map(|device| PortSpec {
         name: guest.name.clone(),
         device,
         queues: guest.queues,
         mtu,
     });
-    let vrf = Vrf(index.networks().get(&guest.network).map_or(0, |network| network.vrf));
+    let vrf = Vrf(network.map_or(0, |network| network.vrf));
     let verbs = RdmaSpec::of(guest, run_dir, (vrf, mtu), index.common_windows()).map(|spec| PortSpec {
         name: verbs_vif(guest).unwrap_or_else(|| guest.name.clone()),
         device: Device::Verbs(spec.into()),
@@ -291,10 +321,12 @@ fn of_ovs(mode: Mode, name: &str, mtu: u16) -> Option<PortSpec> {
 }
 
 /// Returns the device of a guest's port. A guest that has only a verbs device has no such port.
-fn guest_device(guest: &Guest, run_dir: &Path) -> Option<Device> {
+fn guest_device(guest: &Guest, run_dir: &Path, network: Option<&Network>) -> Option<Device> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let tap = |host| Device::Tap { device: text(&guest.device), mac: guest.mac, host };
     Some(match guest.kind {
-        GuestKind::Tap => Device::Tap { device: text(&guest.device), mac: guest.mac },
+        GuestKind::Tap => tap(None),
+        GuestKind::Host => tap(network.map(|network| HostSide::of_guest(guest, network))),
         GuestKind::Rdma => return None,
         GuestKind::Vhost => Device::Vhost {
             socket: run_dir.join(text(&guest.socket)),
@@ -323,7 +355,7 @@ fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
         Way::AfXdp(device) => {
             Device::AfXdp { device, addresses: wire.addresses.iter().map(|net| net.addr()).collect(), all }
         }
-        Way::Tap(device) => Device::Tap { device, mac: None },
+        Way::Tap(device) => Device::Tap { device, mac: None, host: None },
         Way::Vhost(path) => Device::Vhost {
             socket: run_dir.join(path),
             role: Role::Server,

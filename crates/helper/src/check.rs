@@ -5,9 +5,10 @@ use crate::request::{Refusal, Request};
 use rustix::fs::{FileType, fstat, major, minor};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
-use wire::{MAX_QUEUES, TapPort, XdpProgram};
+use wire::{HostSide, MAX_QUEUES, Subnet, TapPort, XdpProgram};
 
 /// `PATH_MAX`.
 const LONGEST_PATH: usize = 4096;
@@ -16,6 +17,10 @@ const MOST_ADDRESSES: usize = 1024;
 const MOST_WAITING: i32 = 4096;
 /// The smallest MTU that a device may have (RFC 791).
 const LEAST_MTU: u16 = 68;
+/// Most addresses and routes of the host by a tap.
+const MOST_OF_HOST: usize = 256;
+/// Shortest prefix of a network's subnet.
+const LEAST_PREFIX: u8 = 8;
 /// Index of the loopback device in each network namespace (the kernel's `LOOPBACK_IFINDEX`).
 const LOOPBACK: i32 = 1;
 /// Number of /dev/net/tun (linux/miscdevice.h).
@@ -105,7 +110,27 @@ fn tap(port: &TapPort) -> Result<(), Refusal> {
     let plain = name.iter().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(byte));
     let is_name = (1..16).contains(&name.len()) && plain && name != b"." && name != b"..";
     ensure(is_name, "not the name of a network device")?;
-    ensure(within(port.queues, 1, MAX_QUEUES) && port.mtu >= LEAST_MTU, "no queues or MTU of a tap")
+    ensure(within(port.queues, 1, MAX_QUEUES) && port.mtu >= LEAST_MTU, "no queues or MTU of a tap")?;
+    port.host.as_ref().map_or(Ok(()), host_side)
+}
+
+/// Checks what makes a tap an interface of the host: it leads to few networks, and never everywhere or to this
+/// machine itself.
+fn host_side(host: &HostSide) -> Result<(), Refusal> {
+    let HostSide { addresses, routes, .. } = host;
+    ensure(addresses.len() + routes.len() <= MOST_OF_HOST, "too many addresses and routes of the host")?;
+    let to = routes.iter().map(|route| route.to);
+    let possible = addresses.iter().copied().chain(to).all(is_subnet);
+    let vias = routes.iter().all(|route| route.via.is_ipv4() == route.to.addr.is_ipv4());
+    ensure(possible && vias, "no address or route of a network's guests")
+}
+
+fn is_subnet(subnet: Subnet) -> bool {
+    let Subnet { addr, len } = subnet;
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    let is_nobodys = addr.is_loopback() || addr.is_unspecified() || addr.is_multicast();
+    let is_mapped = matches!(addr, IpAddr::V6(addr) if addr.to_ipv4().is_some());
+    (LEAST_PREFIX..=most).contains(&len) && !is_nobodys && !is_mapped
 }
 
 fn xdp(program: &XdpProgram) -> Result<(), Refusal> {
@@ -158,7 +183,14 @@ mod tests {
     }
 
     fn tap_named(device: &str) -> Request {
-        Request::Tap(TapPort { device: device.to_owned(), queues: 1, mtu: 1500, mac: None, offload: true })
+        Request::Tap(TapPort {
+            device: device.to_owned(),
+            queues: 1,
+            mtu: 1500,
+            mac: None,
+            offload: true,
+            host: None,
+        })
     }
 
     fn listen(path: &str, mode: u32) -> Request {
@@ -176,11 +208,45 @@ mod tests {
         for name in ["", "a234567890123456", "a/b", "tap%d", ".", "..", "a b", "a:1", "\u{e9}", "a\0"] {
             refused(&tap_named(name), &[]);
         }
-        let tap = TapPort { device: "t".into(), queues: 1, mtu: 1500, mac: None, offload: true };
+        let tap = TapPort { device: "t".into(), queues: 1, mtu: 1500, mac: None, offload: true, host: None };
         refused(&Request::Tap(TapPort { queues: 0, ..tap.clone() }), &[]);
         refused(&Request::Tap(TapPort { queues: 254, ..tap.clone() }), &[]);
         refused(&Request::Tap(TapPort { mtu: 67, ..tap }), &[]);
         refused(&tap_named("tap-vm1"), &[null()]);
+    }
+
+    #[test]
+    fn a_tap_leads_the_host_to_networks_only() {
+        let subnet = |addr: &str, len| Subnet { addr: addr.parse().unwrap(), len };
+        let request = |host| match tap_named("vd0") {
+            Request::Tap(tap) => Request::Tap(TapPort { host: Some(host), ..tap }),
+            other => other,
+        };
+        let at = |subnet| request(HostSide { addresses: vec![subnet], ..HostSide::default() });
+        let to = |to, via: &str| {
+            let routes = vec![wire::HostRoute { to, via: via.parse().unwrap() }];
+            request(HostSide { routes, ..HostSide::default() })
+        };
+        for fine in [subnet("10.1.1.5", 24), subnet("fd00:1::5", 64)] {
+            check(&at(fine), &[]).unwrap();
+        }
+        check(&to(subnet("10.0.0.0", 8), "169.254.1.1"), &[]).unwrap();
+        let all = [
+            ("0.0.0.0", 0),
+            ("0.0.0.0", 8),
+            ("128.0.0.0", 1),
+            ("127.0.0.0", 8),
+            ("10.0.0.0", 33),
+            ("224.0.0.0", 8),
+        ];
+        let v6 = [("::", 0), ("::1", 128), ("ff00::", 8), ("::ffff:127.0.0.1", 128), ("fd00::", 129)];
+        for (addr, len) in all.into_iter().chain(v6) {
+            refused(&at(subnet(addr, len)), &[]);
+            refused(&to(subnet(addr, len), "10.1.1.254"), &[]);
+        }
+        refused(&to(subnet("10.2.0.0", 16), "fd00:1::1"), &[]);
+        let addresses = vec![subnet("10.1.1.5", 24); MOST_OF_HOST + 1];
+        refused(&request(HostSide { addresses, ..HostSide::default() }), &[]);
     }
 
     #[test]

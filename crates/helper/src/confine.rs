@@ -25,6 +25,9 @@ pub(crate) fn confine(windows: &Path) -> Report {
         file(windows, Access::Files),
         file(Path::new("/dev/net/tun"), Access::Write),
         file(Path::new("/sys/devices"), Access::Write),
+        // Switches of interfaces of the host.
+        file(Path::new("/proc/sys/net/ipv4/conf"), Access::Write),
+        file(Path::new("/proc/sys/net/ipv6/conf"), Access::Write),
     ];
     let keep = Keep { capabilities: CAPABILITIES, calls: Calls::Helper, files: &files, outside: true };
     sandbox::enter(sandbox::account(), &keep)

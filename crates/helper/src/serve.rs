@@ -296,9 +296,7 @@ impl Server {
         if let Some(queues) = self.taps.take(port) {
             return Ok(queues);
         }
-        let queues = wire::Here.tap(port)?;
-        self.taps.keep(&port.device, &queues)?;
-        Ok(queues)
+        Ok(self.taps.keep(port, wire::Here.tap(port)?)?)
     }
 
     fn place(&self, path: &Path, owner: Option<(u32, u32)>, mode: u32) -> Place {

@@ -1,12 +1,13 @@
 //! Taps outlive the daemon: the helper keeps a descriptor of each queue. After the daemon's end it waits for
 //! the next daemon's helper, gives it the taps and ends. It also ends once none of the devices is left.
 //!
-//! So a container keeps its interface, with addresses and routes, over a restart or a crash of the daemon.
+//! So a container keeps its interface, with addresses and routes, over a restart or a crash of the daemon. An
+//! interface of the host itself is kept for [`HOST_PATIENCE`], so that nothing stays on a host without a daemon.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain, socket_peercred};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
 };
@@ -14,7 +15,7 @@ use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{ListeningFile, Place, Sockets};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,8 +32,42 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two attempts to get the [`Turn`], or the taps of a daemon that is ending.
 const AGAIN: Duration = Duration::from_millis(5);
 
+/// How long after the daemon's end interfaces of the host are kept.
+const HOST_PATIENCE: Duration = Duration::from_secs(30);
+
 /// The inode of a network namespace, and its file system's device.
 type Namespace = (u64, u64);
+
+/// A tap that outlives the daemon.
+#[derive(Debug)]
+struct Kept {
+    queues: Vec<OwnedFd>,
+    /// Descriptors that stay open as long as the tap ([`wire::set_up_host_side`]).
+    beside: Vec<OwnedFd>,
+    /// It is an interface of the host: nobody moves it.
+    is_host: bool,
+}
+
+impl Kept {
+    /// Makes it of descriptors that a helper or a daemon handed over.
+    fn received(descriptors: Vec<OwnedFd>) -> Self {
+        let is_rules = |fd: &OwnedFd| socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::NETLINK);
+        let (beside, queues) = descriptors.into_iter().partition(is_rules);
+        Self { queues, beside, is_host: false }
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().chain(&self.beside).map(AsFd::as_fd).collect()
+    }
+
+    fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        self.queues.iter().map(OwnedFd::try_clone).collect()
+    }
+
+    fn exists(&self) -> bool {
+        self.queues.iter().all(exists)
+    }
+}
 
 /// The taps of this daemon, and those of the daemon before it.
 #[derive(Debug, Default)]
@@ -41,9 +76,9 @@ pub(crate) struct Taps(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     /// By the name under which they were created.
-    kept: BTreeMap<String, Vec<OwnedFd>>,
+    kept: BTreeMap<String, Kept>,
     /// The taps that the daemon has not asked for yet.
-    inherited: BTreeMap<String, Vec<OwnedFd>>,
+    inherited: BTreeMap<String, Kept>,
     /// The daemon has opened its ports, and inherits no more taps.
     is_settled: bool,
     /// The taps belong to another daemon: one from which this daemon takes over, or one that takes over from
@@ -82,29 +117,42 @@ impl Taps {
     /// helper keeps them from now on: the daemon may end at any instant.
     pub(crate) fn take(&self, port: &TapPort) -> Option<Vec<OwnedFd>> {
         let mut state = self.lock();
-        let queues = state.inherited.remove(&port.device)?;
+        let Kept { queues, beside: former, .. } = state.inherited.remove(&port.device)?;
         if queues.len() != usize::from(port.queues.max(1)) || !queues.iter().all(exists) {
             return None;
         }
         queues.iter().try_for_each(|queue| wire::set_tap_offload(queue.as_fd(), port.offload)).ok()?;
-        let given = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>().ok()?;
-        state.kept.insert(port.device.clone(), queues);
+        let beside = match &port.host {
+            Some(host) if wire::has_host_side(queues[0].as_fd(), host) => {
+                wire::set_up_host_side(queues[0].as_fd(), host).ok()?.into_iter().collect()
+            }
+            Some(_) => return None,
+            None => Vec::new(),
+        };
+        // The rules of the daemon before go once there are new ones.
+        drop(former);
+        let tap = Kept { queues, beside, is_host: port.host.is_some() };
+        let given = tap.copies().ok()?;
+        state.kept.insert(port.device.clone(), tap);
         Some(given)
     }
 
-    pub(crate) fn keep(&self, device: &str, queues: &[OwnedFd]) -> io::Result<()> {
-        let queues = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-        self.lock().kept.insert(device.to_owned(), queues);
-        Ok(())
+    /// Keeps a new tap. Returns its queues, for the daemon.
+    pub(crate) fn keep(&self, port: &TapPort, mut opened: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
+        let beside = opened.split_off(opened.len().min(port.queues.max(1).into()));
+        let tap = Kept { queues: opened, beside, is_host: port.host.is_some() };
+        let given = tap.copies()?;
+        self.lock().kept.insert(port.device.clone(), tap);
+        Ok(given)
     }
 
-    /// Lets go of a tap that the daemon drops. Keeps the tap if the daemon drops everything and somebody
-    /// moved the tap. A tap that nobody moved is gone before the daemon is, so that a daemon without a helper
-    /// can make it again at once.
+    /// Lets go of a tap that the daemon drops. Keeps the tap if the daemon drops everything, and somebody
+    /// moved the tap or it is the host's. Other taps are gone before the daemon is, so that a daemon without a
+    /// helper can make them again at once.
     pub(crate) fn forget(&self, device: &str) {
         let mut state = self.lock();
         let State { kept, is_stopping, here, .. } = &mut *state;
-        if !(*is_stopping && kept.get(device).is_some_and(|queues| is_elsewhere(queues, *here))) {
+        if !(*is_stopping && kept.get(device).is_some_and(|tap| outlives(tap, *here))) {
             kept.remove(device);
         }
     }
@@ -129,7 +177,7 @@ impl Taps {
     /// Takes a tap that another daemon hands over.
     pub(crate) fn inherit_one(&self, device: &str, queues: &[OwnedFd]) -> io::Result<()> {
         let queues = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-        self.lock().inherited.insert(device.to_owned(), queues);
+        self.lock().inherited.insert(device.to_owned(), Kept::received(queues));
         Ok(())
     }
 
@@ -144,18 +192,19 @@ impl Taps {
     }
 
     /// Returns the taps for the next daemon, after this one's end. Taps that this daemon did not come to ask
-    /// for are among them. Taps that nobody moved out of the daemon's namespace end.
-    fn for_heir(&self) -> BTreeMap<String, Vec<OwnedFd>> {
+    /// for are among them. Taps that nobody moved out of the daemon's namespace end, except the host's.
+    fn for_heir(&self) -> BTreeMap<String, Kept> {
         let mut state = self.lock();
+        let here = state.here;
         let mut taps = std::mem::take(&mut state.inherited);
+        taps.values_mut().for_each(|tap| tap.is_host = !is_elsewhere(&tap.queues, here));
         taps.append(&mut state.kept);
         // A daemon from which this one was to take over may have died before this helper started.
         if state.are_anothers && (state.is_settled || !state.is_heir) {
             return BTreeMap::new();
         }
-        let here = state.here;
         drop(state);
-        taps.retain(|_, queues| is_elsewhere(queues, here));
+        taps.retain(|_, tap| outlives(tap, here));
         taps
     }
 }
@@ -163,6 +212,11 @@ impl Taps {
 /// Returns whether somebody moved a tap out of the namespace `here`.
 fn is_elsewhere(queues: &[OwnedFd], here: Option<Namespace>) -> bool {
     queues.first().and_then(namespace_of) != here
+}
+
+/// Returns whether a tap outlives its daemon.
+fn outlives(tap: &Kept, here: Option<Namespace>) -> bool {
+    tap.is_host || is_elsewhere(&tap.queues, here)
 }
 
 fn exists(queue: &OwnedFd) -> bool {
@@ -249,7 +303,7 @@ pub(crate) fn inherit(run_dir: &Path, user: u32, takes_over: bool) -> (Taps, Res
 
 /// Receives the taps from the helper of an earlier daemon. If that daemon was killed and has not quite ended, its
 /// helper gives nothing yet: waits for it.
-fn await_end(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
+fn await_end(from: &Path, user: u32) -> Result<BTreeMap<String, Kept>, SocketError> {
     let mut end = None;
     loop {
         match receive(from, user) {
@@ -270,7 +324,7 @@ fn await_end(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, S
 }
 
 /// Receives the taps from the helper of an earlier daemon.
-fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, SocketError> {
+fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Kept>, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for way in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(&socket, way, Some(PATIENCE))?;
@@ -281,8 +335,8 @@ fn receive(from: &Path, user: u32) -> Result<BTreeMap<String, Vec<OwnedFd>>, Soc
     }
     let mut connection = Connection::carrying(socket, MOST_DESCRIPTORS);
     let mut taps = BTreeMap::new();
-    while let (Some(device), queues) = connection.receive::<Message>()? {
-        taps.insert(device, queues);
+    while let (Some(device), descriptors) = connection.receive::<Message>()? {
+        taps.insert(device, Kept::received(descriptors));
     }
     Ok(taps)
 }
@@ -339,8 +393,9 @@ impl Heir {
         ended();
         let mut taps = taps.for_heir();
         let mut here = self;
+        let end = Instant::now() + HOST_PATIENCE;
         loop {
-            taps.retain(|_, queues| queues.iter().all(exists));
+            taps.retain(|_, tap| tap.exists() && !(tap.is_host && Instant::now() >= end));
             if taps.is_empty() {
                 return;
             }
@@ -363,11 +418,10 @@ impl Heir {
 
     /// Gives the heir the taps, and then this socket's place. Returns `self` if the heir is gone because it
     /// waited too long.
-    fn give(self, heir: OwnedFd, taps: &BTreeMap<String, Vec<OwnedFd>>) -> Result<(), Self> {
+    fn give(self, heir: OwnedFd, taps: &BTreeMap<String, Kept>) -> Result<(), Self> {
         let mut connection = Connection::carrying(heir, MOST_DESCRIPTORS);
-        for (device, queues) in taps {
-            let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
-            if let Err(e) = connection.send(&Some(device), &queues) {
+        for (device, tap) in taps {
+            if let Err(e) = connection.send(&Some(device), &tap.descriptors()) {
                 tracing::warn!(device, "a daemon does not get the taps: {e}");
                 return Err(self);
             }
@@ -402,10 +456,21 @@ mod tests {
         rustix::process::getuid().as_raw()
     }
 
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn no_tap() -> Kept {
+        Kept { queues: vec![null()], beside: Vec::new(), is_host: false }
+    }
+
+    fn port(device: &str, host: Option<wire::HostSide>) -> TapPort {
+        TapPort { device: device.to_owned(), queues: 1, mtu: 1500, mac: None, offload: true, host }
+    }
+
     /// Returns a helper's work that gives a tap of this name to the first who asks.
     fn give_one(heir: Heir, device: &str) -> impl FnOnce() + use<> {
-        let queues = vec![std::fs::File::open("/dev/null").unwrap().into()];
-        let taps = BTreeMap::from([(device.to_owned(), queues)]);
+        let taps = BTreeMap::from([(device.to_owned(), no_tap())]);
         move || {
             wait(&[&heir.socket], None);
             let asks = heir.heir().unwrap();
@@ -481,7 +546,7 @@ mod tests {
         assert!(!is_closed(&asks));
         drop(gone);
         assert!(is_closed(&asks));
-        let taps = BTreeMap::from([("a".to_owned(), Vec::new())]);
+        let taps = BTreeMap::from([("a".to_owned(), no_tap())]);
         let heir = heir.give(asks, &taps).unwrap_err();
         assert!(heir.path.exists());
     }
@@ -489,8 +554,7 @@ mod tests {
     #[test]
     fn taps_of_a_daemon_that_died_are_passed_on_by_one_that_was_to_take_over_from_it() {
         let received = || {
-            let null = std::fs::File::open("/dev/null").unwrap().into();
-            let inherited = BTreeMap::from([("a".to_owned(), vec![null])]);
+            let inherited = BTreeMap::from([("a".to_owned(), no_tap())]);
             Taps(Mutex::new(State { inherited, is_heir: true, here: Some((0, 0)), ..State::default() }))
         };
         let gives_up = received();
@@ -498,8 +562,8 @@ mod tests {
         assert_eq!(gives_up.for_heir().len(), 1);
         // Later this daemon is replaced itself.
         let replaced = received();
-        let queues = replaced.lock().inherited.remove("a").unwrap();
-        replaced.keep("a", &queues).unwrap();
+        let tap = replaced.lock().inherited.remove("a").unwrap();
+        replaced.keep(&port("a", None), tap.queues).unwrap();
         replaced.settle();
         replaced.set_anothers(true);
         assert_eq!(replaced.for_heir().len(), 0);
@@ -509,12 +573,16 @@ mod tests {
     fn a_daemon_that_stops_leaves_the_taps_that_somebody_moved() {
         // A file that is no tap has no namespace. So it counts as here for a daemon that does not know its
         // own namespace, and as elsewhere for others.
-        for (here, are_kept) in [(Some((0, 0)), true), (None, false)] {
+        let host = || Some(wire::HostSide::default());
+        for (here, host, are_kept) in [(Some((0, 0)), None, true), (None, None, false), (None, host(), true)]
+        {
             let taps = Taps(Mutex::new(State { here, ..State::default() }));
-            taps.keep("a", &[std::fs::File::open("/dev/null").unwrap().into()]).unwrap();
+            let given = taps.keep(&port("a", host), vec![null(), null()]).unwrap();
+            assert_eq!(given.len(), 1, "the rules stay here");
             taps.stop();
             taps.forget("a");
             assert_eq!(taps.lock().kept.contains_key("a"), are_kept);
+            assert_eq!(taps.for_heir().contains_key("a"), are_kept);
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn drivers() -> Candidates {
 }
 
 pub fn guest_kinds() -> Candidates {
-    words_of(&["vhost", "tap", "rdma"])
+    words_of(&["vhost", "tap", "rdma", "host"])
 }
 
 pub fn modes() -> Candidates {

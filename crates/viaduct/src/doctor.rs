@@ -10,6 +10,7 @@ mod libvirt;
 mod memory;
 mod others;
 mod privileges;
+mod ways_out;
 mod windows;
 mod wires;
 
@@ -124,7 +125,7 @@ impl Subject<'_> {
     }
 
     fn has_taps(&self) -> bool {
-        self.guests(GuestKind::Tap).next().is_some()
+        self.guests(GuestKind::Tap).chain(self.guests(GuestKind::Host)).next().is_some()
             || self.wires().any(|wire| matches!(wire.way, Way::Tap(_)))
     }
 
@@ -134,7 +135,7 @@ impl Subject<'_> {
 }
 
 pub fn examine(subject: &Subject<'_>) -> Vec<Finding> {
-    let checks: [fn(&Subject<'_>) -> Vec<Finding>; 8] = [
+    let checks: [fn(&Subject<'_>) -> Vec<Finding>; 9] = [
         privileges::check,
         kernel::check,
         cpus::check,
@@ -143,6 +144,7 @@ pub fn examine(subject: &Subject<'_>) -> Vec<Finding> {
         guests::check,
         wires::check,
         libvirt::check,
+        ways_out::check,
     ];
     checks.iter().flat_map(|check| check(subject)).collect()
 }

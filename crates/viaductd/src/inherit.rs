@@ -90,7 +90,11 @@ impl Opener for Inheriting {
         check(&queues, tap.queues)?;
         let Some(helper) = self.own.helper() else {
             queues.iter().try_for_each(|queue| wire::set_tap_offload(queue.as_fd(), tap.offload))?;
-            return Ok(queues);
+            let rules = match &tap.host {
+                Some(host) => wire::set_up_host_side(queues[0].as_fd(), host)?,
+                None => None,
+            };
+            return Ok(queues.into_iter().chain(rules).collect());
         };
         helper.inherit_tap(&tap.device, &queues)?;
         self.own.opener.tap(tap)

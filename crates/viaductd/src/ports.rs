@@ -108,6 +108,21 @@ pub fn journals(run_dir: &Path) -> Option<Arc<Journals>> {
     }
 }
 
+/// Converts what makes a tap an interface of the host.
+fn host_side(host: control::HostSide) -> wire::HostSide {
+    let subnet = |addr, len| wire::Subnet { addr, len };
+    let addresses = host.addresses.iter().map(|net| subnet(net.addr(), net.prefix_len()));
+    let routes = host.routes.iter();
+    let routes =
+        routes.map(|(to, via)| wire::HostRoute { to: subnet(to.addr(), to.prefix_len()), via: *via });
+    wire::HostSide {
+        addresses: addresses.collect(),
+        routes: routes.collect(),
+        router: host.router.map(|mac| mac.0),
+        masquerade: host.masquerade,
+    }
+}
+
 impl Ports for ExecutorPorts {
     fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
         let PortSpec { queues, mtu, .. } = *spec;
@@ -145,9 +160,9 @@ impl Ports for ExecutorPorts {
                     Arc::new(move |event| _ = verbs.upgrade().map(|verbs| verbs.vmm(&guest, event)));
                 virtio::open_by(&port, sockets.clone(), self.journals.clone(), Some(watch))?
             }
-            Device::Tap { device, mac } => {
-                let mac = mac.map(|mac| mac.0);
-                wire::open_tap(&wire::TapPort { device, queues, mtu, mac, offload }, opener)?
+            Device::Tap { device, mac, host } => {
+                let (mac, host) = (mac.map(|mac| mac.0), host.map(host_side));
+                wire::open_tap(&wire::TapPort { device, queues, mtu, mac, offload, host }, opener)?
             }
             Device::AfPacket { device } => wire::open_packet(&wire::PacketPort { device, queues }, opener)?,
             Device::AfXdp { device, addresses, all } => {

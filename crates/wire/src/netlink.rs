@@ -1,8 +1,8 @@
-//! Information that rtnetlink provides and ioctls do not: that a link changed, which link is its peer, links of other
-//! namespaces.
+//! Requests that rtnetlink serves and ioctls do not: that a link changed, which link is its peer, links of other
+//! namespaces, addresses and routes.
 //!
 //! Written by hand: `netlink-packet-route` parses every attribute of an answer into allocated values, and this module
-//! needs only two requests and a handful of attributes.
+//! needs only a handful of requests and attributes.
 
 use crate::device::{Device, Link, is_up};
 use crate::opener::TapState;
@@ -10,7 +10,10 @@ use crate::sys;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, bind, recv, send};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 // Bytes of struct nlmsghdr and struct ifinfomsg (linux/netlink.h, linux/rtnetlink.h).
@@ -24,6 +27,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_STATS64: u16 = 23;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
@@ -34,6 +38,34 @@ const TX_DROPPED: usize = 7 * 8;
 // Attributes of a namespace's number (linux/net_namespace.h).
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
+
+// Attributes of addresses, routes and neighbours (linux/if_addr.h, rtnetlink.h, neighbour.h).
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+/// The router of a route is reachable without another route (`RTNH_F_ONLINK`).
+const ON_LINK: u32 = 4;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+
+/// Who made a route, as `ip route` shows it: a number that no other program has (rt_protos).
+const PROTOCOL: u8 = 86;
+
+/// An address and the length of its subnet's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subnet {
+    pub addr: IpAddr,
+    pub len: u8,
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.len)
+    }
+}
 
 /// Room for an answer about one link, which has a few KiB with all attributes.
 const ANSWER: usize = 64 << 10;
@@ -111,20 +143,79 @@ fn state(answer: &[u8]) -> Option<TapState> {
     Some(TapState { link, dropped: u64::from_ne_bytes(dropped.try_into().ok()?), elsewhere: None })
 }
 
-struct Message(Vec<u8>);
+/// Makes a change. The kernel's answer says no more than that it was made.
+pub(crate) fn change(message: &Message) -> io::Result<()> {
+    ask(message).map(drop)
+}
+
+/// Returns the alias of a link of this thread's network namespace, if it has one.
+pub(crate) fn alias_of(index: i32) -> io::Result<Option<String>> {
+    let answer = ask(&Message::new(libc::RTM_GETLINK).link(index))?;
+    let alias = attribute(answer.get(HEADER + INFO..).unwrap_or_default(), IFLA_IFALIAS);
+    Ok(alias.map(|alias| String::from_utf8_lossy(alias).trim_end_matches('\0').to_owned()))
+}
+
+pub(crate) struct Message(Vec<u8>);
 
 impl Message {
-    fn new(kind: u16) -> Self {
+    pub(crate) fn new(kind: u16) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         // Makes the kernel answer even without data.
-        let flags = if kind == libc::RTM_NEWNSID { libc::NLM_F_ACK } else { 0 } | libc::NLM_F_REQUEST;
+        let answers = matches!(kind, libc::RTM_GETLINK | libc::RTM_GETNSID);
+        let flags = if answers { 0 } else { libc::NLM_F_ACK } | libc::NLM_F_REQUEST;
         bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
         Self(bytes)
     }
 
+    /// Makes the change fail if there is such a thing already.
+    pub(crate) fn create(self) -> Self {
+        self.flags(libc::NLM_F_CREATE | libc::NLM_F_EXCL)
+    }
+
+    pub(crate) fn replace(self) -> Self {
+        self.flags(libc::NLM_F_CREATE | libc::NLM_F_REPLACE)
+    }
+
+    fn flags(mut self, more: libc::c_int) -> Self {
+        let flags = u16::from_ne_bytes([self.0[6], self.0[7]]) | more as u16;
+        self.0[6..8].copy_from_slice(&flags.to_ne_bytes());
+        self
+    }
+
+    /// Adds a struct ifaddrmsg: the link's address. Nobody is asked whether somebody else has it.
+    pub(crate) fn address(mut self, index: i32, subnet: Subnet) -> Self {
+        self.0.extend([family(subnet.addr), subnet.len, 0, libc::RT_SCOPE_UNIVERSE]);
+        self.0.extend(index.to_ne_bytes());
+        let addr = octets(subnet.addr);
+        let flags = libc::IFA_F_NODAD.to_ne_bytes();
+        self.attribute(IFA_LOCAL, &addr).attribute(IFA_ADDRESS, &addr).attribute(IFA_FLAGS, &flags)
+    }
+
+    /// Adds a struct rtmsg: a route of the main table by a router. A router `on_link` need be in no subnet of the
+    /// link.
+    pub(crate) fn route(mut self, index: i32, to: Subnet, via: IpAddr, on_link: bool) -> Self {
+        self.0.extend([family(to.addr), to.len, 0, 0, libc::RT_TABLE_MAIN, PROTOCOL, 0, libc::RTN_UNICAST]);
+        self.0.extend(if on_link { ON_LINK } else { 0 }.to_ne_bytes());
+        let to = self.attribute(RTA_DST, &octets(to.addr));
+        to.attribute(RTA_GATEWAY, &octets(via)).attribute(RTA_OIF, &index.to_ne_bytes())
+    }
+
+    /// Adds a struct ndmsg: a neighbour whose link-layer address never changes.
+    pub(crate) fn neighbour(mut self, index: i32, addr: IpAddr, mac: [u8; 6]) -> Self {
+        self.0.extend([family(addr), 0, 0, 0]);
+        self.0.extend(index.to_ne_bytes());
+        self.0.extend(libc::NUD_PERMANENT.to_ne_bytes());
+        self.0.extend([0, 0]);
+        self.attribute(NDA_DST, &octets(addr)).attribute(NDA_LLADDR, &mac)
+    }
+
+    pub(crate) fn alias(self, alias: &str) -> Self {
+        self.attribute(IFLA_IFALIAS, alias.as_bytes())
+    }
+
     /// Adds a struct ifinfomsg: the question is about a link.
-    fn link(mut self, index: i32) -> Self {
+    pub(crate) fn link(mut self, index: i32) -> Self {
         self.0.extend([0; 4]);
         self.0.extend(index.to_ne_bytes());
         self.0.extend([0; INFO - 8]);
@@ -143,6 +234,17 @@ impl Message {
         self.0.extend(value);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
         self
+    }
+}
+
+fn family(addr: IpAddr) -> u8 {
+    (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
+}
+
+fn octets(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
     }
 }
 

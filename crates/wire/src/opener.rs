@@ -2,7 +2,7 @@
 
 use crate::device::Link;
 use crate::packet::socket;
-use crate::tap::{TapPort, attach};
+use crate::tap::{TapPort, attach, host};
 use crate::xdp::{Attachment, XdpError, XdpProgram, XdpSocket};
 use crate::{netlink, sys};
 use std::io;
@@ -14,8 +14,9 @@ pub const MAX_QUEUES: usize = 253;
 
 /// Opens the sockets and devices of ports: in this process ([`Here`]), or through a process that has the rights.
 pub trait Opener: Send + Sync {
-    /// Creates a tap that does not exist yet, sets it up, and returns its queues. If a tap was kept over the daemon's
-    /// restart, returns its queues instead; it keeps its namespace, name, addresses and MTU.
+    /// Creates a tap that does not exist yet, sets it up, and returns its queues, and behind them what has to stay open
+    /// as long as the tap ([`set_up_host_side`](crate::set_up_host_side)). If a tap was kept over the daemon's restart,
+    /// returns its queues instead; it keeps its namespace, name, addresses and MTU.
     ///
     /// # Errors
     /// If the device exists already, /dev/net/tun is missing, or the process lacks permission (CAP_NET_ADMIN).
@@ -100,7 +101,12 @@ impl Opener for Here {
         if usize::from(tap.queues) > MAX_QUEUES {
             return Err(sys::invalid("more queues than a tap has"));
         }
-        attach::create(tap)
+        let mut opened = attach::create(tap)?;
+        if let Some(host) = &tap.host {
+            let rules = host::set_up(opened[0].as_fd(), host)?;
+            opened.extend(rules);
+        }
+        Ok(opened)
     }
 
     fn tap_state(&self, tap: BorrowedFd<'_>) -> io::Result<TapState> {

@@ -1,16 +1,16 @@
 //! Taps, in the namespace in which they were created and moved to another.
 
 use crate::common::{
-    Bridge, Net, came, eventually, experimental, frame, isolate, receive, run, send, tcp_echo, veth,
+    Bridge, Net, came, eventually, experimental, frame, isolate, output, receive, run, send, tcp_echo, veth,
 };
 use mem::{NoRoom, Offload, Opened};
 use std::sync::atomic::Ordering::Relaxed;
-use wire::{Error, PacketPort, TapPort, here, open_packet, open_tap};
+use wire::{Error, HostRoute, HostSide, PacketPort, Subnet, TapPort, here, open_packet, open_tap};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 
 fn config(device: &str, queues: u16) -> TapPort {
-    TapPort { device: device.into(), queues, mtu: 1450, mac: Some(MAC), offload: true }
+    TapPort { device: device.into(), queues, mtu: 1450, mac: Some(MAC), offload: true, host: None }
 }
 
 fn open(device: &str, queues: u16) -> Opened {
@@ -73,6 +73,54 @@ fn a_tap_takes_another_mac_mtu_and_link_where_it_is() {
         open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).is_ok()
     });
     eventually("it has no link", || shown() == (MAC, 1300, false));
+}
+
+#[test]
+fn a_tap_of_the_host_has_addresses_routes_and_a_way_out() {
+    isolate();
+    run("sysctl -qw net.ipv6.conf.default.disable_ipv6=0");
+    let subnet = |addr: &str, len| Subnet { addr: addr.parse().unwrap(), len };
+    let route = |to, via: &str| HostRoute { to, via: via.parse().unwrap() };
+    let own = HostSide {
+        addresses: vec![subnet("10.1.1.5", 24), subnet("fd00:1::5", 64)],
+        routes: vec![route(subnet("10.2.0.0", 16), "10.1.1.254")],
+        ..HostSide::default()
+    };
+    let out = HostSide {
+        routes: vec![
+            route(subnet("10.3.0.0", 16), "169.254.1.1"),
+            route(subnet("fd00:3::", 64), "fe80::200:5eff:fe00:100"),
+        ],
+        router: Some([0, 0, 0x5e, 0, 1, 0]),
+        masquerade: true,
+        ..HostSide::default()
+    };
+    let open = |device, host: &HostSide| {
+        open_tap(&TapPort { host: Some(host.clone()), ..config(device, 2) }, &here())
+    };
+    let (member, way) = (open("vd0", &own).unwrap(), open("vd1", &out).unwrap());
+    let shown = ["ip addr", "ip route", "ip -6 route", "ip neigh", "nft list ruleset"].map(output).concat();
+    for line in [
+        "inet 10.1.1.5/24 scope global vd0",
+        "inet6 fd00:1::5/64 scope global",
+        "10.2.0.0/16 via 10.1.1.254 dev vd0",
+        "10.3.0.0/16 via 169.254.1.1 dev vd1",
+        "fd00:3::/64 via fe80::200:5eff:fe00:100 dev vd1",
+        "169.254.1.1 dev vd1 lladdr 00:00:5e:00:01:00 PERMANENT",
+        "iifname \"vd1\" masquerade",
+        "oifname \"vd1\" ct state ! established,related drop",
+        "iifname \"vd1\" ct state ! established,related drop",
+    ] {
+        assert!(shown.contains(line), "{line} is missing in\n{shown}");
+    }
+    let switch = |of: &str| output(&format!("sysctl -n net.{of}"));
+    assert_eq!(switch("ipv6.conf.vd0.accept_ra"), "0\n");
+    assert_eq!(switch("ipv4.conf.vd0.forwarding"), "0\n");
+    assert_eq!(switch("ipv4.conf.vd1.forwarding"), "1\n");
+    let refused = format!("{:?}", open("vd2", &out).err().unwrap());
+    assert!(refused.contains("has a route to 10.3.0.0/16 already"), "{refused}");
+    drop((member, way));
+    assert_eq!(output("nft list tables"), "");
 }
 
 #[test]

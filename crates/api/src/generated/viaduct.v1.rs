@@ -162,6 +162,9 @@ pub struct Network {
     /// What DHCP tells guests besides addresses and names.
     #[prost(message, optional, tag = "17")]
     pub dhcp_options: ::core::option::Option<DhcpOptions>,
+    /// Behind which addresses its guests' packets leave: "host" (the host's own).
+    #[prost(string, repeated, tag = "24")]
+    pub snat: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Whether the gateway announces itself to guests as an IPv6 router.
     #[prost(bool, optional, tag = "18")]
     pub ra: ::core::option::Option<bool>,
@@ -231,13 +234,13 @@ pub struct Guest {
     /// Its network.
     #[prost(string, tag = "2")]
     pub network: ::prost::alloc::string::String,
-    /// vhost, tap or rdma (a verbs device and no port).
+    /// vhost, tap, rdma (a verbs device and no port) or host (an interface of the host itself).
     #[prost(string, tag = "3")]
     pub kind: ::prost::alloc::string::String,
     /// vhost: path of the socket, relative to the run-dir.
     #[prost(string, optional, tag = "4")]
     pub socket: ::core::option::Option<::prost::alloc::string::String>,
-    /// tap: name of the device.
+    /// tap, host: name of the device.
     #[prost(string, optional, tag = "5")]
     pub device: ::core::option::Option<::prost::alloc::string::String>,
     /// vhost: server (the VMM connects) or client.

@@ -6,7 +6,7 @@ use crate::{GuestKind, Item, Mode, Object, Problem};
 /// Most interfaces of a host. The executor finds their counters and queues by their numbers.
 pub(super) const MOST: usize = 4096;
 
-/// Checks the number of interfaces: those of wires and guests, and those that guests have beside their own for verbs,
+/// Checks the number of interfaces: those of wires, guests and ways out, and those that guests have beside their own for verbs,
 /// VLANs and an Open vSwitch.
 pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
     let mut count = 0;
@@ -17,6 +17,7 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
                 let verbs = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
                 1 + usize::from(verbs) + usize::from(guest.mode == Mode::Ovs) + guest.vlans.len()
             }
+            Object::Network(network) => usize::from(network.leaves_by_host()),
             _ => continue,
         };
         count += own;

@@ -22,9 +22,11 @@ pub enum GuestKind {
     Tap,
     /// Verbs only.
     Rdma,
+    /// The host itself, by a TAP device that Viaduct creates and gives the guest's addresses.
+    Host,
 }
 
-names!(GuestKind { Vhost = "vhost", Tap = "tap", Rdma = "rdma" });
+names!(GuestKind { Vhost = "vhost", Tap = "tap", Rdma = "rdma", Host = "host" });
 
 /// The side that listens on a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +89,7 @@ pub struct Guest {
     /// vhost: the socket, relative to the run-dir.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
-    /// tap: the device.
+    /// tap, host: the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// vhost: the side that listens.
@@ -280,15 +282,18 @@ impl Guest {
                     r.problem(Some("device"), "`device` is for kind = \"tap\"; a vhost guest has a `socket`");
                 }
             }
-            GuestKind::Tap => {
+            GuestKind::Tap | GuestKind::Host => {
                 if self.device.is_none() {
                     r.problem(None, "`device` is missing: the name of the TAP device to create");
                 }
                 if self.socket.is_some() {
-                    r.problem(Some("socket"), "`socket` is for kind = \"vhost\"; a tap guest has a `device`");
+                    r.problem(Some("socket"), "`socket` is for kind = \"vhost\"; this guest has a `device`");
                 }
                 for (key, _) in vhost_only.iter().filter(|(_, used)| *used) {
                     r.problem(Some(key), format!("`{key}` is for kind = \"vhost\""));
+                }
+                if kind == GuestKind::Host {
+                    self.check_host(r);
                 }
             }
             GuestKind::Rdma => {
@@ -311,6 +316,16 @@ impl Guest {
                     r.problem(Some(key), message);
                 }
             }
+        }
+    }
+
+    fn check_host(&self, r: &Reader<'_>) {
+        if self.addresses.is_empty() && !r.has("addresses") {
+            r.problem(None, "`addresses` is missing: those of the host in the network");
+        }
+        let of_others = [("vlans", !self.vlans.is_empty()), ("mode", self.mode == Mode::Ovs)];
+        for (key, _) in of_others.iter().filter(|(_, used)| *used) {
+            r.problem(Some(key), format!("`{key}` is not for kind = \"host\"; use kind = \"tap\""));
         }
     }
 

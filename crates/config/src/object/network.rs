@@ -82,6 +82,33 @@ pub struct Network {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 const fn is_true(value: &bool) -> bool {
     *value
+    /// Behind whose addresses the guests' packets leave. Empty: none leave so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub snat: Vec<Snat>,
+}
+
+/// Behind which addresses the packets of a network's guests leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snat {
+    /// `"host"`: those of the host, by the host's own stack.
+    Host,
+}
+
+impl Value for Snat {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        match value {
+            Node::String(name) if name == "host" => Ok(Self::Host),
+            other => Err(format!("expected \"host\", found {}", describe(other))),
+        }
+    }
+}
+
+impl Serialize for Snat {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Host => serializer.serialize_str("host"),
+        }
+    }
 }
 
 /// The TCP connections that are picked up although their SYN was not seen.
@@ -118,6 +145,12 @@ impl Serialize for Midstream {
 }
 
 impl Network {
+    /// Returns whether packets leave by the host's own stack.
+    #[must_use]
+    pub fn leaves_by_host(&self) -> bool {
+        self.snat.contains(&Snat::Host)
+    }
+
     /// Returns a warning if the network picks up connections against its rules.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
@@ -129,6 +162,21 @@ impl Network {
 
     pub(super) fn key(&self) -> (Option<String>, String) {
         (None, self.name.clone())
+    }
+
+    fn check_snat(&self, r: &Reader<'_>) {
+        if self.snat.is_empty() {
+            return;
+        }
+        if self.gateways.is_empty() {
+            r.problem(Some("snat"), "`snat` needs an address in `gateways`, whose subnet leads back to the guests");
+        }
+        if self.wire.is_some() {
+            r.problem(Some("snat"), "the network leaves by its `wire`; leave `snat` out, or give guests another network");
+        }
+        if self.snat.len() > 1 {
+            r.problem(Some("snat"), "`snat = \"host\"` stands alone");
+        }
     }
 
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
@@ -153,6 +201,7 @@ impl Network {
         if evpn && vni.is_none() {
             r.problem(Some("evpn"), "`evpn` needs a `vni`, by which the other hosts send to the network");
         }
+        let snat = r.one_or_many("snat");
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
@@ -187,10 +236,14 @@ impl Network {
                 import,
                 export,
                 evpn,
+                snat,
             })
         };
         let network = read();
-        network.iter().for_each(|network| services::check(network, &r));
+        network.iter().for_each(|network| {
+            services::check(network, &r);
+            network.check_snat(&r);
+        });
         (network, r.finish())
     }
 }

@@ -3,7 +3,7 @@
 use super::vlan_vif;
 use crate::owner::{Objects, Owned};
 use config::{Guest, Key, Kind, Object, Route};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,6 +24,8 @@ pub(super) enum To<'a> {
         vif: String,
         mac: Mac,
     },
+    /// The network's way out by the host.
+    WayOut,
     /// The targets of a `[[route]]`.
     Route(&'a Route),
 }
@@ -36,9 +38,9 @@ impl<'a> From<&'a Route> for ObjectRoute<'a> {
 
 impl ObjectRoute<'_> {
     /// Is true if the route gives way to any other with its prefix. A route that somebody wrote is more
-    /// deliberate than the subnet that follows from a gateway. Among other routes the last one counts.
+    /// deliberate than the subnet or the way out that follows from a gateway. Among other routes the last one counts.
     pub(super) fn gives_way(&self) -> bool {
-        matches!(self.to, To::Subnet)
+        matches!(self.to, To::Subnet | To::WayOut)
     }
 }
 
@@ -49,11 +51,23 @@ pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
                 let route = |prefix, to| ObjectRoute { network: &network.name, prefix, to };
                 [route(IpNet::from(gateway.addr()), To::Gateway), route(gateway.trunc(), To::Subnet)]
             };
-            network.gateways.iter().flat_map(both).collect()
+            let out = network.gateways.iter().filter(|_| network.leaves_by_host()).map(|gateway| {
+                let prefix = everywhere(gateway);
+                ObjectRoute { network: &network.name, prefix, to: To::WayOut }
+            });
+            network.gateways.iter().flat_map(both).chain(out).collect()
         }
         Object::Guest(guest) => guest.mac.map(|mac| addresses_of(guest, mac)).unwrap_or_default(),
         Object::Route(route) => vec![ObjectRoute::from(route)],
         _ => Vec::new(),
+    }
+}
+
+/// Returns the prefix of all addresses of a family.
+fn everywhere(of: &IpNet) -> IpNet {
+    match of {
+        IpNet::V4(_) => IpNet::V4(Ipv4Net::default()),
+        IpNet::V6(_) => IpNet::V6(Ipv6Net::default()),
     }
 }
 

@@ -91,6 +91,7 @@ pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     all.extend(without_floating_address(view));
     all.extend(mtus(view));
     all.extend(wire_mtus(view));
+    all.extend(ways_out(view));
     all.extend(aside(view));
     all.extend(lost_taps(view));
     all
@@ -172,6 +173,16 @@ fn lost_taps(view: &View) -> impl Iterator<Item = v1::Warning> {
         message: "its tap is no longer in its container: it was created anew in the daemon's network namespace; move \
                   it into the container as at first"
             .to_owned(),
+    })
+}
+
+/// Returns a warning for each network whose packets can't leave by the host.
+fn ways_out(view: &View) -> impl Iterator<Item = v1::Warning> {
+    view.objects.of_kind(Kind::Network).filter_map(|owned| {
+        let Object::Network(network) = &owned.object else { return None };
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        let (what, advice) = config::forwarding_problem(network, read)?;
+        Some(v1::Warning { object: owned.object.key().to_string(), message: format!("{what}: {advice}") })
     })
 }
 

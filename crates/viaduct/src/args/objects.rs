@@ -15,13 +15,13 @@ pub struct GuestArgs {
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch; then it is in no network)
     #[arg(long, add = ArgValueCandidates::new(complete::modes))]
     pub mode: Option<String>,
-    /// vhost, tap, or rdma (a verbs device without a port)
+    /// vhost, tap, rdma (a verbs device without a port) or host (an interface of the host itself)
     #[arg(long, default_value = "vhost", add = ArgValueCandidates::new(complete::guest_kinds))]
     pub kind: String,
     /// vhost: the socket, relative to the run-dir [default: NAME.sock]
     #[arg(long)]
     pub socket: Option<String>,
-    /// tap: the device to create
+    /// tap, host: the device to create
     #[arg(long)]
     pub device: Option<String>,
     /// vhost: server (the VMM connects) or client
@@ -217,6 +217,9 @@ pub struct NetworkArgs {
     /// Exchange MAC addresses and floods by BGP as well
     #[arg(long, requires = "vni")]
     pub evpn: bool,
+    /// Let packets leave behind this address; "host": by the host's own stack, behind its addresses
+    #[arg(long, value_name = "ADDRESS")]
+    pub snat: Vec<String>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -31,6 +31,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
             warnings.extend(config::check_readers(&document, sandbox::lookup));
             warnings.extend(config::check_owners(&document, sandbox::lookup));
             warnings.extend(config::check_wires(&document, config::device_mtu));
+            warnings.extend(config::check_ways_out(&document, |path| std::fs::read_to_string(path).ok()));
             if json {
                 let entry = |problem: &config::Problem| entry(&problem.at, &problem.message);
                 return print_json(&warnings.iter().map(entry).collect());

@@ -137,6 +137,17 @@ fn a_wires_device_is_there_up_and_takes_its_packets() {
 }
 
 #[test]
+fn the_way_out_wants_a_kernel_that_forwards() {
+    let toml = "[[network]]\nname = \"blue\"\nvrf = 1\ngateways = [\"10.1.1.254/24\"]\nsnat = \"host\"\n";
+    let forward = |value| found(ways_out::check, toml, &[("/proc/sys/net/ipv4/ip_forward", value)]);
+    assert_eq!(levels(&found(ways_out::check, "", &[])), []);
+    assert_eq!(levels(&forward("1\n")), [Level::Good]);
+    let closed = forward("0\n");
+    assert_eq!(levels(&closed), [Level::Broken]);
+    assert_eq!(closed[0].advice.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+}
+
+#[test]
 fn packets_fit_the_tunnels_of_their_network() {
     let route = "[[route]]\nnetwork = \"blue\"\nprefix = \"10.9.0.0/16\"\n\
         to = [{ tunnel = \"mpls-over-udp\", remote = \"192.0.2.2\", label = 100 }]\n";

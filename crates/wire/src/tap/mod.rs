@@ -1,6 +1,7 @@
 //! Taps: network devices of the kernel whose other end is ours. They connect containers, or lead out of the host.
 
 pub(crate) mod attach;
+pub(crate) mod host;
 mod rx;
 mod spool;
 mod tx;
@@ -10,6 +11,7 @@ use crate::events::Events;
 use crate::opener::{Opener, TapState};
 use crate::state::{State, why};
 use crate::sys;
+pub use host::HostSide;
 use mem::{Accepts, Account, Lease, NoRoom, Opened, Port, PortStatus, RxQueue, Segment, TxQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rx::TapRx;
@@ -32,6 +34,8 @@ pub struct TapPort {
     pub mac: Option<[u8; 6]>,
     /// Whether the kernel's end may leave checksums and segmentation to us.
     pub offload: bool,
+    /// The host's side, if it is an interface of the host itself. `None`: somebody else gets the device.
+    pub host: Option<HostSide>,
 }
 
 /// Unfinished offloads that the kernel's end and ours accept from each other.
@@ -49,6 +53,8 @@ struct Shared {
     /// Whether the other side shall see the link up.
     link: AtomicBool,
     queues: Vec<Queue>,
+    /// Descriptors that stay open as long as the device is there.
+    beside: Mutex<Vec<OwnedFd>>,
     /// The cost of writes.
     account: Account,
     /// Polls readable when a queue found that its device no longer exists.
@@ -99,7 +105,8 @@ pub fn open_tap(port: &TapPort, opener: &Arc<dyn Opener>) -> Result<Opened, Erro
 }
 
 impl Shared {
-    fn new(config: &TapPort, opener: Arc<dyn Opener>, taps: Vec<OwnedFd>) -> io::Result<Self> {
+    fn new(config: &TapPort, opener: Arc<dyn Opener>, mut taps: Vec<OwnedFd>) -> io::Result<Self> {
+        let beside = taps.split_off(taps.len().min(config.queues.max(1).into()));
         let queue = |tap| Ok(Queue { tap, events: Events::new()?, attached: AtomicBool::new(false) });
         Ok(Self {
             name: config.device.clone(),
@@ -108,6 +115,7 @@ impl Shared {
             state: State::default(),
             link: AtomicBool::new(true),
             queues: taps.into_iter().map(queue).collect::<io::Result<_>>()?,
+            beside: Mutex::new(beside),
             account: Account::default(),
             gone: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -118,10 +126,12 @@ impl Shared {
     fn attach(&self) -> io::Result<()> {
         let missing = |queue: &Queue| attach::name(queue.tap.as_fd()).is_err();
         if self.queues.iter().any(missing) {
-            for (queue, tap) in self.queues.iter().zip(self.opener.tap(&self.config())?) {
+            let mut taps = self.opener.tap(&self.config())?.into_iter();
+            for (queue, tap) in self.queues.iter().zip(&mut taps) {
                 queue.events.forget(queue.tap.as_fd());
                 sys::replace(queue.tap.as_fd(), tap)?;
             }
+            *self.beside.lock().unwrap_or_else(PoisonError::into_inner) = taps.collect();
             if !self.link.load(Relaxed) {
                 self.opener.tap_carrier(self.queues[0].tap.as_fd(), false)?;
             }

@@ -109,6 +109,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         import: args.import,
         export: args.export,
         evpn: args.evpn.then_some(true),
+        snat: args.snat,
     })])
 }
 

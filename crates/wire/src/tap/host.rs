@@ -1,0 +1,129 @@
+//! Taps that are interfaces of the host itself: their addresses and routes, and the way out through the host's own
+//! stack.
+
+use super::attach;
+use crate::device::Device;
+use crate::netlink::{Message, Subnet, alias_of, change};
+use crate::nft;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// The host's side of a tap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSide {
+    /// Addresses of the device, with the lengths of their subnets' prefixes.
+    pub addresses: Vec<Subnet>,
+    /// Routes by the device.
+    pub routes: Vec<HostRoute>,
+    /// Link-layer address of the routers, which need be in no subnet of the device then.
+    pub router: Option<[u8; 6]>,
+    /// Whether packets that come from the tap leave the host behind the host's address (masquerade). Then nobody
+    /// opens connections to the host, or through it to the tap.
+    pub masquerade: bool,
+}
+
+/// A route of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRoute {
+    /// Destination.
+    pub to: Subnet,
+    /// Router.
+    pub via: IpAddr,
+}
+
+impl HostSide {
+    /// Returns the text by which a device that has all this is recognised.
+    fn alias(&self) -> io::Result<String> {
+        let text = serde_json::to_vec(self)?;
+        // FNV-1a.
+        let hash = text
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+        Ok(format!("Viaduct, interface of the host, {hash:016x}"))
+    }
+}
+
+/// Returns whether a tap has exactly this host's side already, so that [`set_up`] has little to do.
+#[must_use]
+pub fn is_set_up(tap: BorrowedFd<'_>, host: &HostSide) -> bool {
+    let is_same = || -> io::Result<bool> {
+        let is_here = attach::is_here(&attach::namespace(tap)?)?;
+        Ok(is_here
+            && alias_of(index_of(tap)?)?.is_some_and(|alias| host.alias().is_ok_and(|own| own == alias)))
+    };
+    is_same().unwrap_or(false)
+}
+
+/// Gives a tap its host's side. If packets leave the host by it, returns a descriptor that holds the rules for
+/// that: they are there until all its copies are closed.
+///
+/// # Errors
+/// If the host has such an address or route already, its kernel lacks nf_tables, or permission is missing
+/// (CAP_NET_ADMIN).
+pub fn set_up(tap: BorrowedFd<'_>, host: &HostSide) -> io::Result<Option<OwnedFd>> {
+    let name = attach::name(tap)?;
+    if !is_set_up(tap, host) {
+        add(&name, index_of(tap)?, host)?;
+    }
+    host.masquerade.then(|| nft::masquerade(&name)).transpose()
+}
+
+fn index_of(tap: BorrowedFd<'_>) -> io::Result<i32> {
+    Ok(Device::new(&attach::name(tap)?)?.link()?.index)
+}
+
+fn add(name: &str, index: i32, host: &HostSide) -> io::Result<()> {
+    let has_v6 = set("ipv6", name, "accept_ra", false)?;
+    if host.masquerade {
+        set("ipv4", name, "forwarding", true)?;
+    }
+    let is_possible = |addr: IpAddr| addr.is_ipv4() || has_v6;
+    for subnet in host.addresses.iter().filter(|subnet| is_possible(subnet.addr)) {
+        let done = change(&Message::new(libc::RTM_NEWADDR).create().address(index, *subnet));
+        done.map_err(|e| told(&e, &format!("the address {subnet}")))?;
+    }
+    let routes = || host.routes.iter().filter(|route| is_possible(route.to.addr));
+    if let Some(mac) = host.router {
+        for HostRoute { via, .. } in routes() {
+            let replace = Message::new(libc::RTM_NEWNEIGH).replace();
+            change(&replace.neighbour(index, *via, mac))
+                .map_err(|e| told(&e, &format!("the router {via}")))?;
+        }
+    }
+    for HostRoute { to, via } in routes() {
+        let route = Message::new(libc::RTM_NEWROUTE).create();
+        let done = change(&route.route(index, *to, *via, host.router.is_some()));
+        done.map_err(|e| told(&e, &format!("a route to {to}")))?;
+    }
+    change(&Message::new(libc::RTM_SETLINK).link(index).alias(&host.alias()?))
+}
+
+fn told(error: &io::Error, what: &str) -> io::Error {
+    if error.raw_os_error() == Some(libc::EEXIST) {
+        return io::Error::other(format!(
+            "the host has {what} already (`ip route`, `ip address`): use other addresses in the network"
+        ));
+    }
+    io::Error::other(format!("{what} for the host: {error}"))
+}
+
+/// Sets a switch of a device in this thread's network namespace. Returns whether there is such a switch and the
+/// family is not disabled.
+fn set(family: &str, name: &str, key: &str, on: bool) -> io::Result<bool> {
+    let path = |key: &str| format!("/proc/sys/net/{family}/conf/{name}/{key}");
+    let is_disabled = std::fs::read(path("disable_ipv6")).is_ok_and(|value| value.starts_with(b"1"));
+    let value: &[u8] = if on { b"1" } else { b"0" };
+    match std::fs::read(path(key)) {
+        Ok(now) if now.starts_with(value) => Ok(!is_disabled),
+        Ok(_) => {
+            let done = std::fs::OpenOptions::new().write(true).open(path(key));
+            let done = done.and_then(|mut file| io::Write::write_all(&mut file, value));
+            done.map_err(|e| io::Error::other(format!("{} can't be set: {e}", path(key))))?;
+            Ok(!is_disabled)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
