@@ -181,3 +181,28 @@ def test_rules_hold_across_hosts(lab):
     with EchoServer(b1, 80):
         send_in_vain(hosts["b"], "rule_drop", a1, SEATS["b1"].address, 80)
         assert answers(connect(a1, SEATS["b1"].address, 80))
+
+
+def test_deny_in_lets_guests_out_and_in_only_whom_a_rule_names(lab):
+    config = host_config("a", {"a1": tap("a1"), "a2": tap("a2"), "a3": tap("a3")}, wire=False)
+    config.entry("network", "blue")["default"] = "deny-in"
+    config.add("route", network="blue", prefix="10.2.2.0/24", to={"network": "red"})
+    config.add("route", network="red", prefix="10.1.1.0/24", to={"network": "blue"})
+    config.add("rule", name="web-in", network="blue", priority=10, protocol="tcp", ports="80", action="allow")
+    host = lab.host(config)
+    a1, a2, a3 = [lab.container(host, guest) for guest in ("a1", "a2", "a3")]
+    a1.expect_ping(SEATS["a3"].address)
+    with EchoServer(a1, 80), EchoServer(a1, 81):
+        for client in (a2, a3):
+            assert answers(connect(client, A1.address, 80))
+            connect_in_vain(host, "rule_drop", client, A1.address, 81)
+            send_in_vain(host, "rule_drop", client, A1.address, 81)
+        [rule] = host.viaduct("rule")
+        assert (rule["name"], rule["packets"] > 0) == ("web-in", True), rule
+        host.call("apply", host.write(config.without("rule", name="web-in")))
+        connect_in_vain(host, "rule_drop", a2, A1.address, 80)
+    host.call("rule", "--network", "blue", "add", "--name", "ssh", "--priority", "5", "--action", "allow")
+    host.call("rule", "set", "ssh", "priority=6")
+    a2.expect_ping(A1.address)
+    host.call("rule", "del", "ssh")
+    assert host.viaduct("rule") == []

@@ -24,7 +24,8 @@ pub use check::{
 };
 pub use host::{Executor, Host, SOCKET_DIRS};
 pub use machine::{
-    check_machine, check_owners, check_readers, check_ways_out, check_wires, cpus, device_mtu, forwarding_problem,
+    check_machine, check_owners, check_readers, check_ways_out, check_wires, cpus, device_mtu,
+    forwarding_problem,
 };
 pub use object::{
     Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key,
@@ -32,6 +33,8 @@ pub use object::{
     RdmaLimits, Role, Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
     is_label,
     RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
+    RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way, Wire,
+    WireTunnel,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

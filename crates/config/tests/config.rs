@@ -350,6 +350,18 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "kind = \"host\"\ndevice = \"tapmon0\"",
         "guest \"mon0\": `addresses` is missing: those of the host in the network",
     ),
+    ("name = \"web-in\"", "name = \"7\"", "`name` begins with a letter"),
+    (
+        "priority = 200\n",
+        "priority = 200\nname = \"web-in\"\n",
+        "rule name \"web-in\" of network \"blue\" is already taken",
+    ),
+    ("action = \"police:100\"", "action = \"deny-in\"", "\"deny-in\" is no action"),
+    (
+        "snat = \"host\"",
+        "default = \"deny-in\"",
+        "default of network \"blue\" is already taken by network \"blue\"",
+    ),
     ("snat = \"host\"", "snat = \"hots\"", "network \"blue\": snat: expected \"host\", found \"hots\""),
     ("snat = \"host\"", "snat = [\"host\", \"host\"]", "`snat = \"host\"` stands alone"),
     ("snat = \"host\"", "snat = \"host\"\nwire = \"up0\"", "the network leaves by its `wire`"),

@@ -4,6 +4,7 @@ mod bridges;
 mod diff;
 mod ids;
 mod learned;
+mod implied;
 mod routes;
 
 pub use bridges::BridgeChange;
@@ -11,6 +12,7 @@ pub(crate) use bridges::learn_bridge;
 pub(crate) use diff::Desired;
 use ids::{Pool, User};
 pub(crate) use learned::{kept_learned, learn};
+pub(crate) use implied::{WAY_OUT, way_out};
 use routes::{ObjectRoute, To, guests_on_standby_last, is_away, routes_of};
 pub(crate) use routes::{Origins, places_of};
 
@@ -94,15 +96,6 @@ pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
 pub(crate) fn ovs_side(mode: Mode, name: &str) -> Option<String> {
     (mode == Mode::Ovs).then(|| format!("{name}:ovs"))
 }
-
-/// Returns the name of the interface by which packets of a network leave through the host. No object can have this
-/// name.
-pub(crate) fn way_out(network: &str) -> String {
-    format!("{network}{WAY_OUT}")
-}
-
-/// What the name of such an interface ends with.
-pub(crate) const WAY_OUT: &str = ":out";
 
 /// Returns the name of the interface that stands for a VLAN of a guest. No object can have this name.
 pub(crate) fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
@@ -389,10 +382,9 @@ impl<'a> Compiler<'a> {
                     network.overlay.vnis = vnis;
                 }
             }
-            Object::Default(default) => {
-                if let Some(network) = self.out.networks.get_mut(&self.vrf(&default.network)) {
-                    network.default_action = action(default.action);
-                }
+            Object::Default(default) => self.set_default(&default.network, default.action),
+            Object::Network(config::Network { name, default: Some(default), .. }) => {
+                self.set_default(name, *default);
             }
             _ => {}
         }
@@ -502,21 +494,6 @@ impl<'a> Compiler<'a> {
         if network.leaves_by_host() {
             self.way_out(network);
         }
-    }
-
-    /// Adds the interface by which packets of a network leave through the host. It is no member of the network: floods
-    /// do not leave.
-    fn way_out(&mut self, network: &config::Network) {
-        let name = way_out(&network.name);
-        let id = self.vif_id(&name);
-        let vif = Vif {
-            vrf: Some(Vrf(network.vrf)),
-            mac: Some(made_up_mac(&self.out.host.name, &name)),
-            mtu: self.index.network_mtu(&network.name),
-            policy: true,
-            ..Vif::new(id, &name, VifKind::Tap)
-        };
-        self.out.vifs.insert(id, vif);
     }
 
     /// Is true if a floating address belongs to a guest on standby that is away.
@@ -703,7 +680,8 @@ fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, (by, removing): (User, boo
 
 fn action(action: DefaultAction) -> Action {
     match action {
-        DefaultAction::Allow => Action::Allow,
+        // The rest of it is a rule.
+        DefaultAction::Allow | DefaultAction::DenyIn => Action::Allow,
         DefaultAction::Drop => Action::Drop,
         DefaultAction::Reject => Action::Reject,
     }

@@ -32,9 +32,9 @@ mod windows;
 
 pub use compile::BridgeChange;
 pub use core::{ConfigFile, Core, Error, FORMAT, Foreseen, Learned, SharedPort};
+pub use host_side::HostSide;
 pub use kernel::forwarding;
 pub use owner::Owner;
-pub use host_side::HostSide;
 pub use ports::{Device, PortError, PortSpec, Ports, socket_directories};
 pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};

@@ -11,7 +11,7 @@ pub struct Key {
     /// The network, for kinds whose names are unique only in a network: route, mac, flood, nat, rule, default.
     #[prost(string, optional, tag = "2")]
     pub network: ::core::option::Option<::prost::alloc::string::String>,
-    /// Name, prefix, MAC, inside address, label or VNI; for a rule, its text or its id in the rule table.
+    /// Name, prefix, MAC, inside address, label or VNI; for a rule, its text, its name, or its id in the rule table.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
 }
@@ -165,6 +165,9 @@ pub struct Network {
     /// Behind which addresses its guests' packets leave: "host" (the host's own).
     #[prost(string, repeated, tag = "24")]
     pub snat: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What happens to traffic that no rule matches, instead of an object of its own: allow, drop, reject or deny-in.
+    #[prost(string, optional, tag = "25")]
+    pub default: ::core::option::Option<::prost::alloc::string::String>,
     /// Whether the gateway announces itself to guests as an IPv6 router.
     #[prost(bool, optional, tag = "18")]
     pub ra: ::core::option::Option<bool>,
@@ -521,6 +524,9 @@ pub struct Rule {
     /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS\[:BURST_KB\].
     #[prost(string, tag = "7")]
     pub action: ::prost::alloc::string::String,
+    /// Its name in the network.
+    #[prost(string, optional, tag = "8")]
+    pub name: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// An end of a connection in a rule: one of its fields.
 #[allow(clippy::all)]
@@ -544,7 +550,7 @@ pub struct Default {
     /// The network.
     #[prost(string, tag = "1")]
     pub network: ::prost::alloc::string::String,
-    /// allow, drop or reject.
+    /// allow, drop, reject or deny-in (refuses connections to the network's guests).
     #[prost(string, tag = "2")]
     pub action: ::prost::alloc::string::String,
 }
@@ -1179,6 +1185,9 @@ pub struct RuleEntry {
     /// Bytes of these packets.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
+    /// Its name, if it has one.
+    #[prost(string, optional, tag = "12")]
+    pub name: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A neighbour, by ARP or neighbour discovery.
 #[allow(clippy::all)]

@@ -84,6 +84,9 @@ fn claims(object: &Object) -> Vec<Claim> {
             claim(format!("network name \"{}\"", network.name), "name");
             claim(format!("vrf {}", network.vrf), "vrf");
             network.vni.iter().for_each(|vni| claim(format!("vni {vni}"), "vni"));
+            if network.default.is_some() {
+                claim(format!("default of network \"{}\"", network.name), "default");
+            }
             let name = &network.name;
             for net in &network.gateways {
                 claim(format!("address {} of network \"{name}\"", net.addr()), "gateways");
@@ -122,7 +125,12 @@ fn claims(object: &Object) -> Vec<Claim> {
             claim(format!("address {} of network \"{}\"", nat.outside, nat.outside_network), "outside");
             claim(format!("floating address of {} in network \"{}\"", nat.inside, nat.network), "inside");
         }
-        Object::Rule(rule) => claim(format!("rule \"{rule}\" of network \"{}\"", rule.network), "priority"),
+        Object::Rule(rule) => {
+            claim(format!("rule \"{rule}\" of network \"{}\"", rule.network), "priority");
+            if let Some(name) = &rule.name {
+                claim(format!("rule name \"{name}\" of network \"{}\"", rule.network), "name");
+            }
+        }
         Object::Default(default) => claim(format!("default of network \"{}\"", default.network), "network"),
         Object::Mpls(mpls) => claim(format!("label {}", mpls.label), "label"),
         Object::Vxlan(vxlan) => claim(format!("vni {}", vxlan.vni), "vni"),

@@ -82,6 +82,9 @@ pub struct Network {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 const fn is_true(value: &bool) -> bool {
     *value
+    /// The action for traffic that no rule matches; `None`: that of its [`Default`], or allow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<DefaultAction>,
     /// Behind whose addresses the guests' packets leave. Empty: none leave so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub snat: Vec<Snat>,
@@ -169,10 +172,16 @@ impl Network {
             return;
         }
         if self.gateways.is_empty() {
-            r.problem(Some("snat"), "`snat` needs an address in `gateways`, whose subnet leads back to the guests");
+            r.problem(
+                Some("snat"),
+                "`snat` needs an address in `gateways`, whose subnet leads back to the guests",
+            );
         }
         if self.wire.is_some() {
-            r.problem(Some("snat"), "the network leaves by its `wire`; leave `snat` out, or give guests another network");
+            r.problem(
+                Some("snat"),
+                "the network leaves by its `wire`; leave `snat` out, or give guests another network",
+            );
         }
         if self.snat.len() > 1 {
             r.problem(Some("snat"), "`snat = \"host\"` stands alone");
@@ -202,6 +211,7 @@ impl Network {
             r.problem(Some("evpn"), "`evpn` needs a `vni`, by which the other hosts send to the network");
         }
         let snat = r.one_or_many("snat");
+        let (snat, default) = (r.one_or_many("snat"), r.get("default"));
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
@@ -236,6 +246,7 @@ impl Network {
                 import,
                 export,
                 evpn,
+                default,
                 snat,
             })
         };

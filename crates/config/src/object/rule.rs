@@ -20,14 +20,16 @@ pub enum DefaultAction {
     Drop,
     /// Drop the packet and inform its sender.
     Reject,
+    /// Drop what begins a connection to the network's guests; let all else pass.
+    DenyIn,
 }
 
-names!(DefaultAction { Allow = "allow", Drop = "drop", Reject = "reject" });
+names!(DefaultAction { Allow = "allow", Drop = "drop", Reject = "reject", DenyIn = "deny-in" });
 
 /// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RuleAction {
-    /// Ends the walk: allow, drop or reject.
+    /// Ends the walk: allow, drop or reject, never [`DefaultAction::DenyIn`].
     End(DefaultAction),
     /// Copy the packet to this guest, or to another host ([`super::Tunnel::of_mirror`]); the walk goes on.
     Mirror(String),
@@ -53,7 +55,7 @@ impl FromStr for RuleAction {
         match s.split_once(':') {
             Some(("mirror", guest)) if !guest.is_empty() => Ok(Self::Mirror(guest.to_owned())),
             Some(("police", rate)) => police(rate).map(Self::Police).map_err(|why| format!("\"{s}\": {why}")),
-            _ => s.parse().map(Self::End).map_err(|_| {
+            _ => s.parse().ok().filter(|action| *action != DefaultAction::DenyIn).map(Self::End).ok_or_else(|| {
                 format!(
                     "\"{s}\" is no action; use allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS[:BURST_KB]"
                 )
@@ -222,6 +224,9 @@ impl Value for Ports {
 pub struct Rule {
     /// The network whose traffic the rule sees.
     pub network: String,
+    /// Name in the network; `None`: the rule is known by its text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Priority. Rules with a lower number come first.
     pub priority: u32,
     /// Source.
@@ -264,6 +269,13 @@ impl Rule {
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let priority: Option<u32> = r.require("priority");
         let network = read_network(&mut r, Kind::Rule, priority.as_ref().map(|p| p as _));
+        let name: Option<String> = r.get("name");
+        if name.as_ref().is_some_and(|name| !is_name(name)) {
+            r.problem(
+                Some("name"),
+                "`name` begins with a letter; letters, digits, '.', '_' and '-' follow, 64 at most",
+            );
+        }
         let from: Endpoint = r.get("from").unwrap_or_default();
         let to: Endpoint = r.get("to").unwrap_or_default();
         let protocol = r.get::<MaybeProtocol>("protocol").and_then(|p| p.0);
@@ -286,8 +298,15 @@ impl Rule {
             r.problem(Some("protocol"), format!("{protocol} does not go with addresses of that family"));
         }
         let read = || {
-            Some(Self { network: network?, priority: priority?, from, to, protocol, ports, action: action? })
+            let (network, priority, action) = (network?, priority?, action?);
+            Some(Self { network, name, priority, from, to, protocol, ports, action })
         };
         (read(), r.finish())
     }
+}
+
+/// Returns whether a text can be a rule's name: it is never taken for the number of a rule.
+fn is_name(text: &str) -> bool {
+    let follows = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    text.len() <= 64 && text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(follows)
 }

@@ -257,10 +257,11 @@ fn rule(view: &View, only: Option<Vrf>, owned: &Owned) -> Option<v1::RuleEntry> 
         action: rule.action.to_string(),
         packets: matched.packets,
         bytes: matched.bytes,
+        name: rule.name.clone(),
     })
 }
 
-/// Finds rules by the numbers by which requests may name them.
+/// Finds rules by the numbers and names by which requests may name them.
 pub(super) struct RuleNumbers<'a> {
     view: &'a View,
     known: OnceCell<HashMap<u32, &'a (String, String)>>,
@@ -277,8 +278,23 @@ impl<'a> RuleNumbers<'a> {
         let known = || self.known.get_or_init(|| self.view.ids.rules_by_number());
         if let Some((network, text)) = number.and_then(|number| known().get(&number)) {
             (key.network, key.name) = (Some(network.clone()), text.clone());
+        } else if let Some(rule) = (key.kind() == v1::Kind::Rule).then(|| self.by_name(&key)).flatten() {
+            (key.network, key.name) = (Some(rule.network.clone()), rule.to_string());
         }
         key
+    }
+
+    /// Returns the rule that has this name, if there is one alone.
+    fn by_name(&self, key: &v1::Key) -> Option<&'a config::Rule> {
+        let rules = self.view.objects.of_kind(config::Kind::Rule).filter_map(|owned| match &owned.object {
+            Object::Rule(rule) => Some(rule),
+            _ => None,
+        });
+        let is_meant = |rule: &&config::Rule| {
+            rule.name.as_ref() == Some(&key.name) && key.network.as_ref().is_none_or(|of| *of == rule.network)
+        };
+        let mut meant = rules.filter(is_meant);
+        meant.next().filter(|_| meant.next().is_none())
     }
 }
 

@@ -220,6 +220,10 @@ pub struct NetworkArgs {
     /// Let packets leave behind this address; "host": by the host's own stack, behind its addresses
     #[arg(long, value_name = "ADDRESS")]
     pub snat: Vec<String>,
+    /// Action for traffic that no rule matches: allow, drop, reject, or deny-in (refuse connections to the network's
+    /// guests) [default: allow]
+    #[arg(long, value_name = "ACTION")]
+    pub default: Option<String>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -320,13 +324,16 @@ pub struct FloodArgs {
 pub struct DefaultArgs {
     #[command(flatten)]
     pub network: OfNetwork,
-    /// allow, drop or reject
+    /// allow, drop, reject, or deny-in (refuse connections to the network's guests)
     #[arg(long)]
     pub action: String,
 }
 
 #[derive(Args)]
 pub struct RuleArgs {
+    /// Name in the network, by which `set`, `show` and `del` find it
+    #[arg(long)]
+    pub name: Option<String>,
     /// Rules with lower priority are tried first
     #[arg(long)]
     pub priority: u32,

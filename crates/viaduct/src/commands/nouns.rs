@@ -427,6 +427,7 @@ pub async fn rule(
     let rows = rows(&table(on, TableName::Rule, network.clone()).await?.rules);
     let columns: &[Column] = &[
         ("ID", "id"),
+        ("NAME", "name"),
         ("NETWORK", "network"),
         ("PRIORITY", "priority"),
         ("FROM", "from"),
@@ -439,8 +440,8 @@ pub async fn rule(
     ];
     let of = network.clone().unwrap_or_default();
     let guests = objects(on, Kind::Guest).await?;
-    // A rule is named by its ID, which tells its network.
-    let is_there = |id: &str| match rows.iter().any(|row| cell(&row["id"]) == id) {
+    // A rule is named by its ID, which tells its network, or by its name.
+    let is_there = |id: &str| match rows.iter().any(|row| cell(&row["id"]) == id || row["name"] == id) {
         true => Ok(()),
         false => Err(Failure::Refused(format!("there is no rule {id}; `viaduct rule` lists them"))),
     };
@@ -456,7 +457,7 @@ pub async fn rule(
         }
         other => other,
     };
-    Noun { name: "rule", keys: &["id"], kind: Kind::Rule, network, columns }
+    Noun { name: "rule", keys: &["id", "name"], kind: Kind::Rule, network, columns }
         .run(on, rows.clone(), action, |args| add::rule(of, args, &guests))
         .await
 }

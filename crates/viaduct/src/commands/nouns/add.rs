@@ -110,6 +110,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         export: args.export,
         evpn: args.evpn.then_some(true),
         snat: args.snat,
+        default: args.default,
     })])
 }
 
@@ -171,6 +172,7 @@ pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Vec<Obj
     };
     Ok(vec![Object::Rule(v1::Rule {
         network,
+        name: args.name,
         priority: args.priority,
         from: endpoint(args.from),
         to: endpoint(args.to),

@@ -57,7 +57,7 @@ pub async fn default(on: &mut Context, action: Option<Action<DefaultArgs>>) -> R
     // The default of networks without an entry.
     for network in objects(on, Kind::Network).await? {
         if rows.iter().all(|row| row["network"] != network["name"]) {
-            rows.push(serde_json::json!({ "network": network["name"], "action": "allow", "owner": "" }));
+            rows.push(serde_json::json!({ "network": network["name"], "action": network["default"].as_str().unwrap_or("allow"), "owner": "" }));
         }
     }
     let columns: &[Column] = &[("NETWORK", "network"), ("ACTION", "action"), ("OWNER", "owner")];
