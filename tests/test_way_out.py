@@ -138,6 +138,21 @@ def test_connections_outlive_the_daemon_and_nothing_else_does(outside):
         host.replace()
         assert answers(connection)
     assert len(tables(host).splitlines()) == 1, tables(host)
+    # A port of the host leads to the guest.
+    to = {"guest": "a1", "port": 80}
+    plain = host.config.copy()
+    host.apply(plain.copy().add("forward", network="blue", outside=HERE, protocol="tcp", port=8080, to=to))
+    with EchoServer(a1, 80):
+        assert answers(connect(server, HERE, 8080))
+        [row] = host.viaduct("forward")
+        assert (row["key"], row["to"]) == (f"tcp {HERE} 8080", "a1 80"), row
+        host.call("forward", "--network", "blue", "add", "tcp", HERE, "8081", "--guest", "a1", "--to-port", "80")
+        assert answers(connect(server, HERE, 8081))
+        host.apply(plain)
+        host.call("forward", "--network", "blue", "del", f"tcp {HERE} 8081")
+        for port in (8080, 8081):
+            with pytest.raises(ConnectionRefusedError):
+                connect(server, HERE, port)
     device = tables(host).split("viaduct-")[1].rsplit("-", 1)[0]
     host.stop()
     host.namespace.ip("link del", device)

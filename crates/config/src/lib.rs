@@ -28,13 +28,10 @@ pub use machine::{
     forwarding_problem,
 };
 pub use object::{
-    Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Guest, GuestKind, GuestVlan, Item, Key,
-    Kind, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate,
-    RdmaLimits, Role, Route, Rule, RuleAction, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
-    is_label,
-    RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
-    RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way, Wire,
-    WireTunnel,
+    Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Forward, ForwardTo, Guest, GuestKind,
+    GuestVlan, Item, Key, Kind, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports,
+    Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way,
+    Wire, WireTunnel, is_label,
 };
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;

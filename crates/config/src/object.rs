@@ -1,5 +1,6 @@
 //! The objects that make up a host, besides `[host]`.
 
+mod forward;
 mod guest;
 pub(crate) mod mode;
 mod network;
@@ -12,6 +13,7 @@ mod target;
 mod vlan;
 mod wire;
 
+pub use forward::{Forward, ForwardTo};
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use mode::Mode;
 pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Snat, Vxlan};
@@ -188,6 +190,7 @@ objects! {
     Mac(MacEntry, MacEntry) = "mac",
     Flood(Flood, Flood) = "flood",
     Nat(Nat, Nat) = "nat",
+    Forward(Forward, Forward) = "forward",
     Rule(Rule, Rule) = "rule",
     Default(Default, Default) = "default",
     Mpls(Mpls, Mpls) = "mpls",

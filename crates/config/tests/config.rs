@@ -350,6 +350,15 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "kind = \"host\"\ndevice = \"tapmon0\"",
         "guest \"mon0\": `addresses` is missing: those of the host in the network",
     ),
+    ("protocol = \"tcp\"\nport", "protocol = \"icmp\"\nport", "`protocol` is tcp or udp"),
+    ("port = 8080", "port = 0", "port: 0 is out of range; use 1 to 65535"),
+    ("{ guest = \"vm1\", port = 80 }", "{ guest = \"vm9\", port = 80 }", "there is no guest \"vm9\""),
+    (
+        "{ guest = \"vm1\", port = 80 }",
+        "{ guest = \"mon0\", port = 80 }",
+        "has no address of the family of 198.51.100.7",
+    ),
+    ("snat = \"host\"", "", "add snat = \"host\" to it"),
     ("name = \"web-in\"", "name = \"7\"", "`name` begins with a letter"),
     (
         "priority = 200\n",
@@ -390,7 +399,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("via = \"203.0.113.254\"", "via = \"203.0.114.254\"", "router 203.0.114.254 is in none of the subnets"),
     ("outside = \"203.0.113.7\"", "outside = \"203.0.114.7\"", "is in no prefix of network \"public\""),
     ("outside = \"203.0.113.7\"", "outside = \"2001:db8::7\"", "of different families"),
-    ("protocol = \"tcp\"", "protocol = \"icmp\"", "`ports` needs protocol tcp, udp or sctp"),
+    ("protocol = \"tcp\"\nports", "protocol = \"icmp\"\nports", "`ports` needs protocol tcp, udp or sctp"),
     ("ports = \"80-443\"", "ports = \"443-80\"", "the first is the greater"),
     (
         "to = { guest = \"vm1\" }\nprotocol",

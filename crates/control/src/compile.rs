@@ -3,16 +3,16 @@
 mod bridges;
 mod diff;
 mod ids;
-mod learned;
 mod implied;
+mod learned;
 mod routes;
 
 pub use bridges::BridgeChange;
 pub(crate) use bridges::learn_bridge;
 pub(crate) use diff::Desired;
 use ids::{Pool, User};
-pub(crate) use learned::{kept_learned, learn};
 pub(crate) use implied::{WAY_OUT, way_out};
+pub(crate) use learned::{kept_learned, learn};
 use routes::{ObjectRoute, To, guests_on_standby_last, is_away, routes_of};
 pub(crate) use routes::{Origins, places_of};
 
@@ -315,7 +315,8 @@ impl<'a> Compiler<'a> {
                 self.out.mpls.insert(mpls.label, nexthop);
             }
             Object::Vxlan(vxlan) => drop(self.out.vxlan.insert(vxlan.vni, self.vrf(&vxlan.network))),
-            Object::Route(_) | Object::Flood(_) | Object::Default(_) => {}
+            // The host forwards these ports itself.
+            Object::Route(_) | Object::Flood(_) | Object::Default(_) | Object::Forward(_) => {}
         }
     }
 

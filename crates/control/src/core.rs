@@ -33,8 +33,7 @@ pub(crate) use history::{Author, Revision};
 pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
-use crate::compile::{Desired, Ids, Links, Origins, compile, compile_beside_routes, kept_learned};
-use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes};
+use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes, kept_learned};
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
@@ -447,7 +446,10 @@ impl Core {
 
 fn ports_of(host: &Host, run_dir: &Path, objects: &Objects) -> BTreeMap<String, PortSpec> {
     let of_kind = |kind| objects.of_kind(kind).map(|owned| &owned.object);
-    let index = Index::new(host, [Kind::Network, Kind::Guest, Kind::Wire].into_iter().flat_map(of_kind));
+    let index = Index::new(
+        host,
+        [Kind::Network, Kind::Guest, Kind::Wire, Kind::Forward].into_iter().flat_map(of_kind),
+    );
     ports::wanted(host, run_dir, &index)
 }
 

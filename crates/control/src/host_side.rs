@@ -1,10 +1,10 @@
 //! The host's side of a tap that is an interface of the host itself: addresses and routes.
 
-use config::{Guest, Network};
+use config::{Guest, Index, Network};
 use ipnet::IpNet;
 use model::GATEWAY_MAC;
 use packet::Mac;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The host's side of a tap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,19 @@ pub struct HostSide {
     pub router: Option<Mac>,
     /// Whether packets leave the host by it, behind the host's own address.
     pub masquerade: bool,
+    /// Ports of the host that lead to guests behind the device.
+    pub forwards: Vec<HostForward>,
+}
+
+/// A port of the host that leads to a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostForward {
+    /// Number of TCP or UDP.
+    pub protocol: u8,
+    /// Address and port of the host.
+    pub outside: SocketAddr,
+    /// Address and port of the guest.
+    pub to: SocketAddr,
 }
 
 impl HostSide {
@@ -50,7 +63,7 @@ const ROUTER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0x200, 0x5eff,
 impl HostSide {
     /// Returns the host's side of the tap by which a network leaves through the host. The host has no address there: it
     /// reaches the guests by the network's gateways.
-    pub(crate) fn way_out(network: &Network) -> Self {
+    pub(crate) fn way_out(network: &Network, index: &Index) -> Self {
         let is_link_local = |net: &IpNet| match net.addr() {
             IpAddr::V4(addr) => addr.is_link_local(),
             IpAddr::V6(addr) => addr.is_unicast_link_local(),
@@ -60,7 +73,17 @@ impl HostSide {
             subnets.map(|net| (net, if net.addr().is_ipv4() { ROUTER } else { ROUTER6 })).collect();
         routes.sort_unstable();
         routes.dedup();
-        Self { routes, router: Some(GATEWAY_MAC), masquerade: true, ..Self::default() }
+        let forwards = index.forwards(&network.name).filter_map(|forward| {
+            let of_family = |addr: &&IpAddr| addr.is_ipv4() == forward.outside.is_ipv4();
+            let to = index.guests().get(&forward.to.guest)?.addresses.iter().find(of_family)?;
+            Some(HostForward {
+                protocol: forward.protocol.0,
+                outside: SocketAddr::new(forward.outside, forward.port),
+                to: SocketAddr::new(*to, forward.to.port),
+            })
+        });
+        let forwards = forwards.collect();
+        Self { routes, router: Some(GATEWAY_MAC), masquerade: true, forwards, ..Self::default() }
     }
 }
 

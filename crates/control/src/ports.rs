@@ -6,11 +6,10 @@ use crate::rdma::{RdmaSpec, RdmaStatus};
 use crate::sockets::SocketsSpec;
 use crate::windows::WindowSpec;
 use api::v1;
-use config::{Document, Guest, GuestKind, Host, Index, Item, Mode, Object, Role, Way, Wire, WireTunnel};
-use ipnet::IpNet;
 use config::{
     Document, Guest, GuestKind, Host, Index, Item, Mode, Network, Object, Role, Way, Wire, WireTunnel,
 };
+use ipnet::IpNet;
 use model::{VifId, Vrf};
 use packet::{Mac, TunnelKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -238,7 +237,7 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
         let device = Device::Tap {
             device: way_out_device(run_dir, &network.name),
             mac: Some(made_up_mac(&host.name, &name)),
-            host: Some(HostSide::way_out(network)),
+            host: Some(HostSide::way_out(network, index)),
         };
         PortSpec { name, device, queues: workers, mtu: index.network_mtu(&network.name) }
     });

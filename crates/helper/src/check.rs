@@ -8,7 +8,7 @@ use rustix::net::sockopt::socket_domain;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
-use wire::{HostSide, MAX_QUEUES, Subnet, TapPort, XdpProgram};
+use wire::{HostForward, HostSide, MAX_QUEUES, Subnet, TapPort, XdpProgram};
 
 /// `PATH_MAX`.
 const LONGEST_PATH: usize = 4096;
@@ -19,6 +19,8 @@ const MOST_WAITING: i32 = 4096;
 const LEAST_MTU: u16 = 68;
 /// Most addresses and routes of the host by a tap.
 const MOST_OF_HOST: usize = 256;
+/// TCP and UDP, whose ports may lead to guests.
+const PROTOCOLS: [u8; 2] = [6, 17];
 /// Shortest prefix of a network's subnet.
 const LEAST_PREFIX: u8 = 8;
 /// Index of the loopback device in each network namespace (the kernel's `LOOPBACK_IFINDEX`).
@@ -117,8 +119,15 @@ fn tap(port: &TapPort) -> Result<(), Refusal> {
 /// Checks what makes a tap an interface of the host: it leads to few networks, and never everywhere or to this
 /// machine itself.
 fn host_side(host: &HostSide) -> Result<(), Refusal> {
-    let HostSide { addresses, routes, .. } = host;
-    ensure(addresses.len() + routes.len() <= MOST_OF_HOST, "too many addresses and routes of the host")?;
+    let HostSide { addresses, routes, forwards, .. } = host;
+    let count = addresses.len() + routes.len() + forwards.len();
+    ensure(count <= MOST_OF_HOST, "too many addresses, routes and ports of the host")?;
+    let leads = |forward: &HostForward| {
+        let HostForward { protocol, outside, to } = forward;
+        let is_possible = outside.is_ipv4() == to.is_ipv4() && outside.port() != 0 && to.port() != 0;
+        is_possible && PROTOCOLS.contains(protocol)
+    };
+    ensure(forwards.iter().all(leads), "no port of the host that leads to a guest")?;
     let to = routes.iter().map(|route| route.to);
     let possible = addresses.iter().copied().chain(to).all(is_subnet);
     let vias = routes.iter().all(|route| route.via.is_ipv4() == route.to.addr.is_ipv4());

@@ -182,6 +182,10 @@ pub enum Command {
     #[command(after_help = help::NAT_EXAMPLES, aliases = ["nats", "floating"])]
     #[command(mut_subcommands(help::of("a floating address")))]
     Nat(NetworkNoun<NatArgs>),
+    /// Ports of the host that lead to guests; KEY is as in "tcp 203.0.113.5 8080"
+    #[command(after_help = help::FORWARD_EXAMPLES, aliases = ["forwards"])]
+    #[command(mut_subcommands(help::of("a forwarded port")))]
+    Forward(NetworkNoun<ForwardArgs>),
     /// Destinations of floods, besides the guests of a network; KEY is the network
     #[command(after_help = help::FLOOD_EXAMPLES, aliases = ["floods"])]
     #[command(mut_subcommands(help::of("a network's flood list")))]

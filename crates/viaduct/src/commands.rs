@@ -91,6 +91,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Mpls(noun) => nouns::mpls(&mut on, noun.action).await,
         Command::Vxlan(noun) => nouns::vxlan(&mut on, noun.action).await,
         Command::Rule(noun) => nouns::rule(&mut on, noun.network, noun.action).await,
+        Command::Forward(noun) => nouns::forward(&mut on, noun.network, noun.action).await,
         Command::Nat(noun) => nouns::nat(&mut on, noun.network, noun.action).await,
         Command::Flood(noun) => nouns::flood(&mut on, noun.action).await,
         Command::Default(noun) => nouns::default(&mut on, noun.action).await,

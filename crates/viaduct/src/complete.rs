@@ -105,6 +105,7 @@ fn kind(word: &str) -> Option<Kind> {
         "bridge" | "mac" | "macs" => Kind::Mac,
         "mpls" | "label" | "labels" => Kind::Mpls,
         "vxlan" | "vni" | "vnis" => Kind::Vxlan,
+        "forward" | "forwards" => Kind::Forward,
         "nat" | "nats" | "floating" => Kind::Nat,
         "rule" | "rules" => Kind::Rule,
         _ => return None,

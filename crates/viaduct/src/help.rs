@@ -74,6 +74,11 @@ Examples:
   viaduct nat add --network blue 10.1.1.1 --outside 203.0.113.7 --outside-network public
   viaduct nat show --network blue 10.1.1.1";
 
+pub const FORWARD_EXAMPLES: &str = "\
+Examples:
+  viaduct forward add --network blue tcp 203.0.113.5 8080 --guest vm1 --to-port 80
+  viaduct forward del --network blue 'tcp 203.0.113.5 8080'";
+
 pub const FLOOD_EXAMPLES: &str = "\
 Example: viaduct flood add blue --to vxlan:192.0.2.2:5001 --to vxlan:192.0.2.3:5001";
 

@@ -115,11 +115,17 @@ fn host_side(host: control::HostSide) -> wire::HostSide {
     let routes = host.routes.iter();
     let routes =
         routes.map(|(to, via)| wire::HostRoute { to: subnet(to.addr(), to.prefix_len()), via: *via });
+    let forwards = host.forwards.iter().map(|forward| wire::HostForward {
+        protocol: forward.protocol,
+        outside: forward.outside,
+        to: forward.to,
+    });
     wire::HostSide {
         addresses: addresses.collect(),
         routes: routes.collect(),
         router: host.router.map(|mac| mac.0),
         masquerade: host.masquerade,
+        forwards: forwards.collect(),
     }
 }
 

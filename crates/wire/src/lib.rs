@@ -31,7 +31,9 @@ pub use netlink::Subnet;
 pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};
 pub use tap::attach::{exists as tap_exists, namespace as tap_namespace, set_offload as set_tap_offload};
-pub use tap::host::{HostRoute, HostSide, is_set_up as has_host_side, set_up as set_up_host_side};
+pub use tap::host::{
+    HostForward, HostRoute, HostSide, is_set_up as has_host_side, set_up as set_up_host_side,
+};
 pub use tap::{TapPort, open_tap};
 pub use watch::Links;
 pub use xdp::{Attachment, Mode, Stage, XdpError, XdpPort, XdpProgram, XdpSocket, open_xdp};

@@ -241,7 +241,8 @@ fn family(addr: IpAddr) -> u8 {
     (if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
-fn octets(addr: IpAddr) -> Vec<u8> {
+/// Returns the bytes of an address, in their order on the wire.
+pub(crate) fn octets(addr: IpAddr) -> Vec<u8> {
     match addr {
         IpAddr::V4(addr) => addr.octets().to_vec(),
         IpAddr::V6(addr) => addr.octets().to_vec(),

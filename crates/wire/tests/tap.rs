@@ -5,7 +5,9 @@ use crate::common::{
 };
 use mem::{NoRoom, Offload, Opened};
 use std::sync::atomic::Ordering::Relaxed;
-use wire::{Error, HostRoute, HostSide, PacketPort, Subnet, TapPort, here, open_packet, open_tap};
+use wire::{
+    Error, HostForward, HostRoute, HostSide, PacketPort, Subnet, TapPort, here, open_packet, open_tap,
+};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 
@@ -93,6 +95,14 @@ fn a_tap_of_the_host_has_addresses_routes_and_a_way_out() {
         ],
         router: Some([0, 0, 0x5e, 0, 1, 0]),
         masquerade: true,
+        forwards: ["203.0.113.5:8080 10.3.0.1:80", "[2001:db8::5]:53 [fd00:3::1]:5353"]
+            .map(|pair| pair.split_once(' ').unwrap())
+            .map(|(outside, to)| HostForward {
+                protocol: 6,
+                outside: outside.parse().unwrap(),
+                to: to.parse().unwrap(),
+            })
+            .to_vec(),
         ..HostSide::default()
     };
     let open = |device, host: &HostSide| {
@@ -109,6 +119,9 @@ fn a_tap_of_the_host_has_addresses_routes_and_a_way_out() {
         "169.254.1.1 dev vd1 lladdr 00:00:5e:00:01:00 PERMANENT",
         "iifname \"vd1\" masquerade",
         "oifname \"vd1\" ct state ! established,related drop",
+        "oifname \"vd1\" ct status dnat accept",
+        "ip daddr 203.0.113.5 tcp dport 8080 dnat ip to 10.3.0.1:80",
+        "ip6 daddr 2001:db8::5 tcp dport 53 dnat ip6 to [fd00:3::1]:5353",
         "iifname \"vd1\" ct state ! established,related drop",
     ] {
         assert!(shown.contains(line), "{line} is missing in\n{shown}");

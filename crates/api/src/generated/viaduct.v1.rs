@@ -8,10 +8,10 @@ pub struct Key {
     /// Its kind.
     #[prost(enumeration = "Kind", tag = "1")]
     pub kind: i32,
-    /// The network, for kinds whose names are unique only in a network: route, mac, flood, nat, rule, default.
+    /// The network, for kinds whose names are unique only in a network: route, mac, flood, nat, forward, rule, default.
     #[prost(string, optional, tag = "2")]
     pub network: ::core::option::Option<::prost::alloc::string::String>,
-    /// Name, prefix, MAC, inside address, label or VNI; for a rule, its text, its name, or its id in the rule table.
+    /// Name, prefix, MAC, inside address, label or VNI; for a forward, as in: tcp 203.0.113.5 8080; for a rule, its text, its name, or its id in the rule table.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
 }
@@ -21,7 +21,10 @@ pub struct Key {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Object {
-    #[prost(oneof = "object::Object", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(
+        oneof = "object::Object",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
+    )]
     pub object: ::core::option::Option<object::Object>,
 }
 /// Nested message and enum types in `Object`.
@@ -67,6 +70,9 @@ pub mod object {
         /// A VXLAN network identifier.
         #[prost(message, tag = "12")]
         Vxlan(super::Vxlan),
+        /// A port of the host that leads to a guest.
+        #[prost(message, tag = "13")]
+        Forward(super::Forward),
     }
 }
 /// A way out of the host.
@@ -553,6 +559,41 @@ pub struct Default {
     /// allow, drop, reject or deny-in (refuses connections to the network's guests).
     #[prost(string, tag = "2")]
     pub action: ::prost::alloc::string::String,
+}
+/// A port of the host that leads to a guest, in a network whose packets leave by the host.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Forward {
+    /// The guest's network.
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// An address of the host.
+    #[prost(string, tag = "2")]
+    pub outside: ::prost::alloc::string::String,
+    /// tcp or udp.
+    #[prost(string, tag = "3")]
+    pub protocol: ::prost::alloc::string::String,
+    /// The port of that address.
+    #[prost(uint32, tag = "4")]
+    pub port: u32,
+    /// Where it leads.
+    #[prost(message, optional, tag = "5")]
+    pub to: ::core::option::Option<ForwardTo>,
+}
+/// A port of a guest.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ForwardTo {
+    /// The guest.
+    #[prost(string, tag = "1")]
+    pub guest: ::prost::alloc::string::String,
+    /// Its port.
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
 }
 /// The meaning of an MPLS label, besides guests' own labels.
 #[allow(clippy::all)]
@@ -2760,6 +2801,7 @@ pub enum Kind {
     Default = 10,
     Mpls = 11,
     Vxlan = 12,
+    Forward = 13,
 }
 impl Kind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2781,6 +2823,7 @@ impl Kind {
             Self::Default => "KIND_DEFAULT",
             Self::Mpls => "KIND_MPLS",
             Self::Vxlan => "KIND_VXLAN",
+            Self::Forward => "KIND_FORWARD",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2799,6 +2842,7 @@ impl Kind {
             "KIND_DEFAULT" => Some(Self::Default),
             "KIND_MPLS" => Some(Self::Mpls),
             "KIND_VXLAN" => Some(Self::Vxlan),
+            "KIND_FORWARD" => Some(Self::Forward),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Index by name of the objects to which others refer.
 
 use crate::object::mode::{Mode, OVS_MTU};
-use crate::{Guest, Host, Key, Labels, Network, Nexthop, Object, Wire};
+use crate::{Forward, Guest, Host, Key, Labels, Network, Nexthop, Object, Wire};
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ impl CommonWindows {
     }
 }
 
-/// The wires, networks, guests and nexthops of a host, to which other objects refer. Routes, of which there
+/// The wires, networks, guests, forwarded ports and nexthops of a host, to which other objects refer. Routes, of which there
 /// may be a million, are not in it.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -56,6 +56,7 @@ pub struct Index {
     networks: HashMap<String, Network>,
     guests: HashMap<String, Guest>,
     nexthops: HashMap<String, Nexthop>,
+    forwards: Vec<Forward>,
     /// The common windows, by trust.
     commons: CommonWindows,
     /// The owners of the addresses of guests and gateways, by network.
@@ -83,6 +84,7 @@ impl Index {
                     index.commons.add(guest);
                     index.guests.insert(guest.name.clone(), Guest::clone(guest));
                 }
+                Object::Forward(forward) => index.forwards.push(forward.clone()),
                 Object::Nexthop(nexthop) => {
                     drop(index.nexthops.insert(nexthop.name.clone(), nexthop.clone()))
                 }
@@ -176,6 +178,11 @@ impl Index {
     #[must_use]
     pub const fn common_windows(&self) -> &CommonWindows {
         &self.commons
+    }
+
+    /// Returns the ports of the host that lead to guests of a network, in their order.
+    pub fn forwards<'a>(&'a self, network: &'a str) -> impl Iterator<Item = &'a Forward> {
+        self.forwards.iter().filter(move |forward| forward.network == network)
     }
 
     /// Returns the nexthops by name.

@@ -3,8 +3,8 @@
 use super::{HasRoute, Index, problem};
 use crate::object::MIN_IPV6_MTU;
 use crate::{
-    Endpoint, Guest, GuestKind, Item, Key, Kind, MacEntry, Mode, Nat, Network, Object, Problem, Route, Rule,
-    RuleAction, Target, Tunnel, Wire,
+    Endpoint, Forward, Guest, GuestKind, Item, Key, Kind, MacEntry, Mode, Nat, Network, Object, Problem,
+    Route, Rule, RuleAction, Target, Tunnel, Wire,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -36,6 +36,7 @@ pub(super) fn check(
                 flood.to.iter().for_each(|to| checker.target(Some(&flood.network), to));
             }
             Object::Nat(nat) => checker.nat(nat),
+            Object::Forward(forward) => checker.forward(forward),
             Object::Rule(rule) => checker.rule(rule),
             Object::Default(default) => drop(checker.network("network", &default.network)),
             Object::Mpls(mpls) => {
@@ -395,6 +396,26 @@ impl<'a> Checker<'a, '_> {
                 nat.outside, nat.outside_network
             );
             self.problem("outside", message);
+        }
+    }
+
+    fn forward(&mut self, forward: &Forward) {
+        if self.network("network", &forward.network).is_some_and(|network| !network.leaves_by_host()) {
+            let message = format!(
+                "ports are those of the host, by which network \"{}\" does not leave; add snat = \"host\" to it",
+                forward.network
+            );
+            self.problem("network", message);
+        }
+        let name = &forward.to.guest;
+        let Some(guest) = self.guest("to", name) else { return };
+        if guest.network != forward.network {
+            self.problem("to", format!("guest \"{name}\" is not of network \"{}\"", forward.network));
+        } else if !guest.addresses.iter().any(|addr| addr.is_ipv4() == forward.outside.is_ipv4()) {
+            self.problem(
+                "to",
+                format!("guest \"{name}\" has no address of the family of {}", forward.outside),
+            );
         }
     }
 

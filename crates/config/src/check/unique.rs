@@ -125,6 +125,7 @@ fn claims(object: &Object) -> Vec<Claim> {
             claim(format!("address {} of network \"{}\"", nat.outside, nat.outside_network), "outside");
             claim(format!("floating address of {} in network \"{}\"", nat.inside, nat.network), "inside");
         }
+        Object::Forward(forward) => claim(format!("port {} of the host", forward.name()), "port"),
         Object::Rule(rule) => {
             claim(format!("rule \"{rule}\" of network \"{}\"", rule.network), "priority");
             if let Some(name) = &rule.name {

@@ -76,18 +76,18 @@ pub struct Network {
     /// Whether MAC addresses and floods are exchanged by BGP as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evpn: bool,
-}
-
-/// Leaves a default out of the store: older daemons do not know the key.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-const fn is_true(value: &bool) -> bool {
-    *value
     /// The action for traffic that no rule matches; `None`: that of its [`Default`], or allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<DefaultAction>,
     /// Behind whose addresses the guests' packets leave. Empty: none leave so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub snat: Vec<Snat>,
+}
+
+/// Leaves a default out of the store: older daemons do not know the key.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Behind which addresses the packets of a network's guests leave it.
@@ -210,7 +210,6 @@ impl Network {
         if evpn && vni.is_none() {
             r.problem(Some("evpn"), "`evpn` needs a `vni`, by which the other hosts send to the network");
         }
-        let snat = r.one_or_many("snat");
         let (snat, default) = (r.one_or_many("snat"), r.get("default"));
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");

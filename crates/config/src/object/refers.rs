@@ -21,6 +21,7 @@ impl Object {
                 keys.extend(guest.link_follows.as_deref().map(|wire| named(Kind::Wire, wire)));
             }
             Self::Nat(nat) => keys.push(network(&nat.outside_network)),
+            Self::Forward(forward) => keys.push(named(Kind::Guest, &forward.to.guest)),
             Self::Rule(rule) => {
                 let ends = [&rule.from, &rule.to].into_iter();
                 keys.extend(

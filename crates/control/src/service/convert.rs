@@ -24,6 +24,7 @@ pub(crate) fn fields_of(message: &v1::Object) -> Result<(Kind, toml::Table), Str
         Message::Mac(m) => (Kind::Mac, table(m)),
         Message::Flood(m) => (Kind::Flood, table(m)),
         Message::Nat(m) => (Kind::Nat, table(m)),
+        Message::Forward(m) => (Kind::Forward, table(m)),
         Message::Rule(m) => (Kind::Rule, table(m)),
         Message::Default(m) => (Kind::Default, table(m)),
         Message::Mpls(m) => (Kind::Mpls, table(m)),
@@ -46,6 +47,7 @@ pub(crate) fn message(object: &Object) -> v1::Object {
         Kind::Mac => Message::Mac(fields(object)),
         Kind::Flood => Message::Flood(fields(object)),
         Kind::Nat => Message::Nat(fields(object)),
+        Kind::Forward => Message::Forward(fields(object)),
         Kind::Rule => Message::Rule(fields(object)),
         Kind::Default => Message::Default(fields(object)),
         Kind::Mpls => Message::Mpls(fields(object)),
@@ -85,6 +87,7 @@ pub(crate) fn kind(kind: v1::Kind) -> Option<Kind> {
         v1::Kind::Mac => Kind::Mac,
         v1::Kind::Flood => Kind::Flood,
         v1::Kind::Nat => Kind::Nat,
+        v1::Kind::Forward => Kind::Forward,
         v1::Kind::Rule => Kind::Rule,
         v1::Kind::Default => Kind::Default,
         v1::Kind::Mpls => Kind::Mpls,
@@ -103,6 +106,7 @@ pub(crate) fn key_message(key: &Key) -> v1::Key {
         Kind::Mac => v1::Kind::Mac,
         Kind::Flood => v1::Kind::Flood,
         Kind::Nat => v1::Kind::Nat,
+        Kind::Forward => v1::Kind::Forward,
         Kind::Rule => v1::Kind::Rule,
         Kind::Default => v1::Kind::Default,
         Kind::Mpls => v1::Kind::Mpls,
@@ -122,8 +126,10 @@ pub(crate) fn key(message: &v1::Key) -> Result<Key, String> {
         Kind::Mac => message.name.parse::<packet::Mac>().map_err(|e| e.to_string())?.to_string(),
         _ => message.name.clone(),
     };
-    let in_network =
-        matches!(kind, Kind::Route | Kind::Mac | Kind::Flood | Kind::Nat | Kind::Rule | Kind::Default);
+    let in_network = matches!(
+        kind,
+        Kind::Route | Kind::Mac | Kind::Flood | Kind::Nat | Kind::Forward | Kind::Rule | Kind::Default
+    );
     match (&message.network, in_network) {
         (None, true) => Err(format!("a {kind} belongs to a network; name it")),
         (network, true) => Ok(Key { kind, network: network.clone(), name }),

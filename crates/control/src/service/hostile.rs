@@ -86,7 +86,7 @@ const LINES: [&str; 67] = [
 ];
 
 const ACTIONS: [&str; 5] = ["drop", "allow", "police:4294967296", "mirror:vm1", ""];
-const KINDS: usize = 12;
+const KINDS: usize = 13;
 
 /// Makes a message from the keys that `picks` names, if they make one.
 fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {
@@ -134,6 +134,7 @@ fn object(kind: u8, picks: &[u8]) -> v1::Object {
         9 => filled(picks).map(O::Default),
         10 => filled(picks).map(O::Mpls),
         11 => filled(picks).map(O::Vxlan),
+        12 => filled(picks).map(O::Forward),
         _ => None,
     };
     v1::Object { object }

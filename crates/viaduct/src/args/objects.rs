@@ -294,6 +294,22 @@ pub struct NatArgs {
     pub outside_network: String,
 }
 
+#[derive(Args)]
+pub struct ForwardArgs {
+    /// tcp or udp
+    pub protocol: String,
+    /// An address of the host
+    pub outside: String,
+    /// The port of that address
+    pub port: u32,
+    /// The guest to which it leads
+    #[arg(long, add = ArgValueCandidates::new(complete::guests))]
+    pub guest: String,
+    /// The guest's port [default: the same]
+    #[arg(long, value_name = "PORT")]
+    pub to_port: Option<u32>,
+}
+
 /// The network of an object that has no other name.
 #[derive(Args)]
 pub struct OfNetwork {

@@ -5,7 +5,7 @@ mod configured;
 mod look;
 mod set;
 
-pub use configured::{default, flood, nat, nexthop};
+pub use configured::{default, flood, forward, nat, nexthop};
 pub use look::neigh;
 
 use super::{Context, apply, value};
@@ -132,6 +132,7 @@ async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
             Object::Mac(object) => value(&object),
             Object::Flood(object) => value(&object),
             Object::Nat(object) => value(&object),
+            Object::Forward(object) => value(&object),
             Object::Rule(object) => value(&object),
             Object::Default(object) => value(&object),
             Object::Mpls(object) => value(&object),

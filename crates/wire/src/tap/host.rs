@@ -7,7 +7,7 @@ use crate::netlink::{Message, Subnet, alias_of, change};
 use crate::nft;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The host's side of a tap.
@@ -22,6 +22,19 @@ pub struct HostSide {
     /// Whether packets that come from the tap leave the host behind the host's address (masquerade). Then nobody
     /// opens connections to the host, or through it to the tap.
     pub masquerade: bool,
+    /// Ports of the host that lead to addresses behind the device. Only with `masquerade`.
+    pub forwards: Vec<HostForward>,
+}
+
+/// A port of the host that leads elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostForward {
+    /// IP protocol.
+    pub protocol: u8,
+    /// Address and port of the host.
+    pub outside: SocketAddr,
+    /// Destination to which they lead.
+    pub to: SocketAddr,
 }
 
 /// A route of the host.
@@ -67,7 +80,7 @@ pub fn set_up(tap: BorrowedFd<'_>, host: &HostSide) -> io::Result<Option<OwnedFd
     if !is_set_up(tap, host) {
         add(&name, index_of(tap)?, host)?;
     }
-    host.masquerade.then(|| nft::masquerade(&name)).transpose()
+    host.masquerade.then(|| nft::masquerade(&name, &host.forwards)).transpose()
 }
 
 fn index_of(tap: BorrowedFd<'_>) -> io::Result<i32> {

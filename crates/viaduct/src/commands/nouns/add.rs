@@ -1,8 +1,8 @@
 //! Makes objects from arguments.
 
 use crate::args::{
-    BridgeArgs, DefaultArgs, FloodArgs, GuestArgs, Midstream, MplsArgs, NatArgs, NetworkArgs, NexthopArgs,
-    RouteArgs, RuleArgs, VxlanArgs, WireArgs,
+    BridgeArgs, DefaultArgs, FloodArgs, ForwardArgs, GuestArgs, Midstream, MplsArgs, NatArgs, NetworkArgs,
+    NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
 use crate::input::lines;
@@ -145,6 +145,12 @@ pub fn mpls(args: MplsArgs) -> Result<Vec<Object>, Failure> {
 
 pub fn vxlan(args: VxlanArgs) -> Result<Vec<Object>, Failure> {
     Ok(vec![Object::Vxlan(v1::Vxlan { vni: args.vni, network: args.network.unwrap_or_default() })])
+}
+
+pub fn forward(network: String, args: ForwardArgs) -> Vec<Object> {
+    let ForwardArgs { protocol, outside, port, guest, to_port } = args;
+    let to = Some(v1::ForwardTo { guest, port: to_port.unwrap_or(port) });
+    vec![Object::Forward(v1::Forward { network, outside, protocol, port, to })]
 }
 
 pub fn nat(network: String, args: NatArgs) -> Vec<Object> {

@@ -1,7 +1,7 @@
 //! Objects that are shown as they are configured: named nexthops, floating addresses, floods, default actions.
 
 use super::{Action, Context, Noun, add, needed, objects};
-use crate::args::{DefaultArgs, FloodArgs, NatArgs, NexthopArgs};
+use crate::args::{DefaultArgs, FloodArgs, ForwardArgs, NatArgs, NexthopArgs};
 use crate::client::Failure;
 use crate::output::Column;
 use api::v1::Kind;
@@ -41,6 +41,27 @@ pub async fn nat(
     let of = network.clone().unwrap_or_default();
     Noun { name: "floating address", keys: &["inside", "outside"], kind: Kind::Nat, network, columns }
         .run(on, rows, action, |args| Ok(add::nat(of, args)))
+        .await
+}
+
+pub async fn forward(
+    on: &mut Context,
+    network: Option<String>,
+    action: Option<Action<ForwardArgs>>,
+) -> Result<(), Failure> {
+    let network = needed(on, network, &action).await?;
+    let mut rows = objects(on, Kind::Forward).await?;
+    rows.retain(|row| network.as_ref().is_none_or(|network| row["network"] == **network));
+    for row in &mut rows {
+        let word = |key: &str| crate::output::cell(&row[key]);
+        let key = format!("{} {} {}", word("protocol"), word("outside"), word("port"));
+        let to = format!("{} {}", crate::output::cell(&row["to"]["guest"]), row["to"]["port"]);
+        (row["key"], row["to"]) = (key.into(), to.into());
+    }
+    let columns: &[Column] = &[("NETWORK", "network"), ("KEY", "key"), ("TO", "to"), ("OWNER", "owner")];
+    let of = network.clone().unwrap_or_default();
+    Noun { name: "forwarded port", keys: &["key"], kind: Kind::Forward, network, columns }
+        .run(on, rows, action, |args| Ok(add::forward(of, args)))
         .await
 }
 

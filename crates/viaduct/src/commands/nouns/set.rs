@@ -80,6 +80,7 @@ fn message(kind: Kind, table: Table) -> Result<Object, String> {
         Kind::Mac => Object::Mac(of(table)?),
         Kind::Flood => Object::Flood(of(table)?),
         Kind::Nat => Object::Nat(of(table)?),
+        Kind::Forward => Object::Forward(of(table)?),
         Kind::Rule => Object::Rule(of(table)?),
         Kind::Default => Object::Default(of(table)?),
         Kind::Mpls => Object::Mpls(of(table)?),
