@@ -72,6 +72,36 @@ def udhcpc(container, directory, *options):
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
+POOL = ["10.2.1.100-10.2.1.103", "fd00:2::1000/116"]
+
+
+def pool_of(config, mac=None):
+    """Adds a network whose guests, c1 and c2, have no addresses of their own."""
+    config.add(
+        "network",
+        name="green",
+        vrf=2,
+        gateways=["10.2.1.254/24", "fd00:2::ffff/64"],
+        dhcp=True,
+        ra=True,
+        pool=POOL,
+    )
+    for name in ("c1", "c2"):
+        config.add("guest", name=name, network="green", kind="tap", device=f"tap{name}")
+    return config
+
+
+def leases(host):
+    return {lease["guest"]: lease for lease in host.viaduct("lease")}
+
+
+@pytest.fixture
+def pool(lab):
+    host = lab.host(pool_of(Config("a", metrics="127.0.0.1:9101")))
+    host.c1, host.c2 = bare(lab, host, "c1"), bare(lab, host, "c2")
+    return host
+
+
 @pytest.fixture
 def host(lab):
     host = lab.host(config_of())
@@ -155,3 +185,42 @@ def test_a_question_is_explained_and_one_under_anothers_mac_is_none(host):
     said = host.viaduct("explain", "--in", "vm1", frame)
     assert said["verdict"] == "serve" and "serve by dhcp" in said["decision"], said
     assert host.viaduct("explain", "--in", "vm2", frame)["reason"] == "mac_spoofed"
+
+
+def test_guests_without_addresses_have_leases(pool, tmp_path):
+    before = leases(pool)
+    addresses = {name: lease["addresses"] for name, lease in before.items()}
+    assert set(addresses) == {"c1", "c2"} and all(len(of) == 2 for of in addresses.values()), before
+    assert addresses["c1"] != addresses["c2"] and all(lease["mac"] is None for lease in before.values())
+    # It may use its own address alone, also before it asks.
+    pool.c1.namespace.ip("addr add 10.2.1.77/24 dev", pool.c1.device)
+    pool.c1.run(["ping", "-c1", "-W1", "10.2.1.254"], check=False)
+    assert any(drop["reason"] in ("address_spoofed", "neighbour_spoofed") for drop in pool.viaduct("dropstats"))
+    pool.c1.run(["ip", "addr", "flush", "dev", pool.c1.device])
+    for container in (pool.c1, pool.c2):
+        assert udhcpc(container, tmp_path)["ip"] == addresses[container.name][0]
+    learnt = lambda: all(lease["mac"] for lease in leases(pool).values())
+    eventually(learnt, "the MACs are in the leases")
+    pool.c1.expect_ping(addresses["c2"][0], 1)
+    assert 'viaduct_leases{network="green"} 2' in pool.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout
+    # A different MAC is none of the guest's, and takes nothing.
+    mac = leases(pool)["c1"]["mac"]
+    become = lambda address: pool.c1.namespace.ip("link set", pool.c1.device, "address", address)
+    become("02:00:00:00:99:99")
+    with pytest.raises(Failed):
+        udhcpc(pool.c1, tmp_path, "-t", 2)
+    # What is leased stays, over a crash and a replacement.
+    pool.kill()
+    pool.start()
+    assert leases(pool)["c1"]["mac"] == mac
+    pool.replace()
+    assert {name: lease["addresses"] for name, lease in leases(pool).items()} == addresses
+    # Forgotten, it is learnt anew.
+    pool.viaduct("lease", "del", "c1")
+    become("02:00:00:00:99:99")
+    assert udhcpc(pool.c1, tmp_path)["ip"] == addresses["c1"][0]
+    eventually(lambda: leases(pool)["c1"]["mac"] == "02:00:00:00:99:99", "the new MAC")
+    pool.c2.expect_ping(addresses["c1"][0], 1)
+    pool.viaduct("network", "set", "green", "--take-over", f"pool=10.2.1.200-10.2.1.209,{POOL[1]}")
+    moved = leases(pool)["c2"]["addresses"]
+    assert moved[0].startswith("10.2.1.20") and moved[1] == addresses["c2"][1]

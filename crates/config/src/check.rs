@@ -2,6 +2,7 @@
 
 mod count;
 mod index;
+mod pools;
 mod refers;
 mod services;
 mod subnets;
@@ -41,6 +42,7 @@ fn check_all(unread: &[String], index: &Index, objects: &[Item], has_route: HasR
     unique::check(objects, &mut problems);
     refers::check(index, unread, (objects, has_route), &mut problems);
     windows::check(index, objects, &mut problems);
+    pools::check(objects, &mut problems);
     count::check(objects, &mut problems);
     problems
 }

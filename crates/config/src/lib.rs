@@ -28,8 +28,8 @@ pub use machine::{
     forwarding_problem,
 };
 pub use object::{
-    Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Forward, ForwardTo, Guest, GuestKind,
-    GuestVlan, Item, Key, Kind, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports,
+    AddressRange, Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Forward, ForwardTo, Guest, GuestKind,
+    GuestVlan, Item, Key, Kind, Lease, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop, Object, Place, Ports,
     Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction, Snat, Target, Tunnel, TunnelKind, Vxlan, Way,
     Wire, WireTunnel, is_label,
 };

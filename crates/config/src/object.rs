@@ -4,6 +4,7 @@ mod forward;
 mod guest;
 pub(crate) mod mode;
 mod network;
+mod pool;
 mod rdma;
 mod refers;
 mod route;
@@ -17,6 +18,7 @@ pub use forward::{Forward, ForwardTo};
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use mode::Mode;
 pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Snat, Vxlan};
+pub use pool::{AddressRange, Lease};
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
@@ -185,6 +187,7 @@ objects! {
     Wire(Wire, Wire) = "wire",
     Network(Network, Network) = "network",
     Guest(Guest, Box<Guest>) = "guest",
+    Lease(Lease, Lease) = "lease",
     Nexthop(Nexthop, Nexthop) = "nexthop",
     Route(Route, Route) = "route",
     Mac(MacEntry, MacEntry) = "mac",

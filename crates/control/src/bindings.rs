@@ -42,7 +42,9 @@ fn places(guest: &Guest) -> impl Iterator<Item = (String, &str, &[IpAddr])> {
 
 fn binding(index: &Index, guest: &Guest, network: &Arc<Network>, addresses: &[IpAddr]) -> Binding {
     Binding {
+        guest: guest.name.clone(),
         mac: guest.mac,
+        learns: guest.mac.is_none() && index.lease(&guest.name).is_some(),
         addresses: addresses.to_vec(),
         hostname: guest
             .hostname

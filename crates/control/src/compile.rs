@@ -285,12 +285,17 @@ impl<'a> Compiler<'a> {
 
     fn object(&mut self, object: &Object) {
         if !is_away(object, &self.links.away) {
-            routes_of(object).iter().for_each(|route| self.route(route));
+            let lease = match object {
+                Object::Guest(guest) => self.index.lease(&guest.name),
+                _ => None,
+            };
+            routes_of(object, lease).iter().for_each(|route| self.route(route));
         }
         match object {
             Object::Wire(wire) => self.wire(wire),
             Object::Network(network) => self.network(network),
-            Object::Guest(guest) => self.guest(guest),
+            // With what it leased.
+            Object::Guest(guest) => self.guest(self.index.guests().get(&guest.name).unwrap_or(guest)),
             // The routes that name it compile it.
             Object::Nexthop(nexthop) => drop(self.group(&nexthop.to)),
             Object::Mac(entry) => {
@@ -316,7 +321,11 @@ impl<'a> Compiler<'a> {
             }
             Object::Vxlan(vxlan) => drop(self.out.vxlan.insert(vxlan.vni, self.vrf(&vxlan.network))),
             // The host forwards these ports itself.
-            Object::Route(_) | Object::Flood(_) | Object::Default(_) | Object::Forward(_) => {}
+            Object::Lease(_)
+            | Object::Route(_)
+            | Object::Flood(_)
+            | Object::Default(_)
+            | Object::Forward(_) => {}
         }
     }
 
@@ -485,7 +494,7 @@ impl<'a> Compiler<'a> {
             },
             wire,
             routed_outside: network.routed_outside,
-            services: Services { dhcp: network.dhcp, ra: network.ra },
+            services: Services { dhcp: network.dhcp, ra: network.ra, dns: false },
         };
         self.out.networks.insert(vrf, compiled);
         if let Some(label) = self.index.network_label(network) {

@@ -34,6 +34,7 @@ pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes, kept_learned};
+use crate::leases;
 use crate::object_change::{ObjectChange, describe};
 use crate::owner::{Changed, Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
@@ -284,6 +285,7 @@ impl Core {
         self.undo_unconfirmed(&mut state, false);
         self.follow_links(&mut state)?;
         self.expire_routes(&mut state)?;
+        self.learn_macs(&mut state);
         if away(&state.index, |name| state.is_up(name)) != state.away {
             let (host, objects, index) = (state.host.clone(), state.objects.clone(), state.index.clone());
             let next = Next { host, objects, index, scope: Scope::All };
@@ -299,6 +301,19 @@ impl Core {
     /// Tells the BGP speaker what the host has to say.
     fn tell_speaker(&self, state: &State) {
         self.ports.keep_speech(speech(&state.host, &state.index, |name| state.is_up(name)));
+    }
+
+    /// Writes the MACs into leases by which guests first asked for their addresses.
+    fn learn_macs(&self, state: &mut State) {
+        for (guest, mac) in self.ports.learnt_macs() {
+            let Some(next) = leases::with_mac(&state.objects, &guest, mac) else { continue };
+            if let Err(e) = self.change_now(state, next, Author::daemon("dhcp")) {
+                tracing::warn!(
+                    "guest \"{guest}\" asks for its addresses from {mac}, which it may not have: {e}"
+                );
+                self.ports.forget_mac(&guest);
+            }
+        }
     }
 
     /// Updates the tables, and the guests that follow a wire, to the links of wires.

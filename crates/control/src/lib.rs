@@ -13,6 +13,7 @@ mod compile;
 mod core;
 mod host_side;
 mod kernel;
+mod leases;
 mod matching;
 mod metrics;
 mod object_change;

@@ -77,7 +77,7 @@ fn render(core: &Core, process: &Process) -> String {
     verbs(&devices, &mut text);
     windows(&machines, &mut text);
     ovs(&ovs_ports(core), &mut text);
-    services(&core.ports().services(), &mut text);
+    services(&core.ports().services(), view, &mut text);
     bgp(&core.ports().bgp().unwrap_or_default(), &mut text);
     if !core.sockets().is_empty() {
         sockets(&core.ports().sockets(), &mut text);
@@ -250,7 +250,7 @@ fn sockets(status: &matchmaker::Status, text: &mut Text) {
     text.family("sockets_returns_total", "counter", help, reasons(&counters.returned));
 }
 
-fn services(counts: &services::Counts, text: &mut Text) {
+fn services(counts: &services::Counts, view: &View, text: &mut Text) {
     let each = counts.0.iter().map(|(key, count)| {
         let network = escaped(&key.network);
         (format!("network=\"{network}\",outcome=\"{}\"", key.outcome), *count)
@@ -258,6 +258,14 @@ fn services(counts: &services::Counts, text: &mut Text) {
     let help =
         "What guests asked the services of their networks: answered, noted, or why there was no answer.";
     text.family("service_questions_total", "counter", help, each);
+    let mut leases = BTreeMap::<&str, usize>::new();
+    for owned in view.objects.of_kind(config::Kind::Lease) {
+        if let config::Object::Lease(lease) = &owned.object {
+            *leases.entry(&lease.network).or_default() += 1;
+        }
+    }
+    let each = leases.iter().map(|(network, count)| (format!("network=\"{}\"", escaped(network)), *count));
+    text.family("leases", "gauge", "Guests that have addresses of a network's pool.", each);
 }
 
 fn bgp(BgpReply { peers, .. }: &BgpReply, text: &mut Text) {

@@ -62,6 +62,12 @@ pub trait Ports: Send + Sync {
     fn bgp_paths(&self, _vrf: u16, _prefix: IpNet) -> Vec<v1::BgpPath> {
         Vec::new()
     }
+    /// Returns the MACs of guests that had none and asked a service, by the guests' names.
+    fn learnt_macs(&self) -> Vec<(String, packet::Mac)> {
+        Vec::new()
+    }
+    /// Forgets such a MAC, which the guest may not have.
+    fn forget_mac(&self, _guest: &str) {}
     /// Returns what guests asked these services.
     fn services(&self) -> services::Counts {
         services::Counts::default()

@@ -60,6 +60,8 @@ pub enum Service {
     Dhcpv6,
     /// Router advertisements.
     Router,
+    /// DNS.
+    Dns,
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:

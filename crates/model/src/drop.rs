@@ -112,7 +112,7 @@ reasons! {
     OvsDrop = "ovs_drop", "A flow of Open vSwitch drops it, or Open vSwitch has set its port or its destination down.";
     OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch has the port open and up.";
     RoutedOutside = "routed_outside", "Routed from another network to a wire without address translation, in a network without `routed_outside = true`.";
-    ServiceFull = "service_full", "The guest asked a service of its network (DHCP) more quickly than it is served.";
+    ServiceFull = "service_full", "The guest asked a service of its network (DHCP, DNS) more quickly than it is served.";
 }
 
 impl From<ParseError> for DropReason {

@@ -51,6 +51,8 @@ pub struct Services {
     pub dhcp: bool,
     /// Router advertisements (RFC 4861).
     pub ra: bool,
+    /// Names, by DNS (RFC 1035) at the gateways' addresses.
+    pub dns: bool,
 }
 
 /// Properties of the paths that a network's TCP connections take.

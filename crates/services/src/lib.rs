@@ -23,7 +23,8 @@ pub use plan::{Binding, DhcpOptions, Network, Plan, Route};
 pub use refused::Refused;
 
 use frame::Datagram;
-use packet::{Headers, L4, proto};
+use packet::{Headers, L4, Mac, proto};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,23 +38,55 @@ pub struct Services {
 struct State {
     plan: Arc<Plan>,
     counts: Counts,
+    /// The MACs of guests that had none, by the numbers of their interfaces.
+    learnt: BTreeMap<u16, Mac>,
 }
 
 impl Services {
     /// Serves by this plan from now on.
     pub fn follow(&self, plan: Plan) {
         let mut state = self.lock();
+        let before = state.plan.clone();
+        let same = |number: &u16| {
+            let guest = |plan: &Plan| plan.bindings.get(number).map(|its| its.guest.clone());
+            guest(&before) == guest(&plan) && plan.bindings.get(number).is_some_and(|its| its.learns)
+        };
+        state.learnt.retain(|number, _| same(number));
         state.counts.keep(&plan);
         state.plan = Arc::new(plan);
     }
 
     /// Returns the answer to a guest's frame, if there is one. `guest`: the number of its interface.
     pub fn answer(&self, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
-        let plan = self.lock().plan.clone();
+        let (plan, learnt) = {
+            let state = self.lock();
+            (state.plan.clone(), state.learnt.get(&guest).copied())
+        };
         let binding = plan.bindings.get(&guest)?;
-        let answer = answer(&plan, binding, frame);
-        self.lock().counts.count(&binding.network.name, answer.as_ref().map(Option::is_some));
+        let known =
+            learnt.filter(|_| binding.learns).map(|mac| Binding { mac: Some(mac), ..binding.clone() });
+        let answer = answer(&plan, known.as_ref().unwrap_or(binding), frame);
+        let mut state = self.lock();
+        if let (Ok(Some(_)), true, Some(mac)) = (&answer, binding.learns, teaches(frame)) {
+            state.learnt.entry(guest).or_insert(mac);
+        }
+        state.counts.count(&binding.network.name, answer.as_ref().map(Option::is_some));
         answer.ok().flatten()
+    }
+
+    /// Returns the MACs of guests that had none when they were first answered by DHCP, by the guests' names.
+    pub fn learnt(&self) -> Vec<(String, Mac)> {
+        let state = self.lock();
+        let named =
+            |(number, mac): (&u16, &Mac)| Some((state.plan.bindings.get(number)?.guest.clone(), *mac));
+        state.learnt.iter().filter_map(named).collect()
+    }
+
+    /// Forgets the MAC of such a guest.
+    pub fn forget(&self, guest: &str) {
+        let mut state = self.lock();
+        let plan = state.plan.clone();
+        state.learnt.retain(|number, _| plan.bindings.get(number).is_none_or(|its| its.guest != guest));
     }
 
     /// Notes that an answer could not be sent: too much waits to be sent, or the guest is gone.
@@ -85,6 +118,13 @@ impl Services {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the MAC that an answered question by DHCP shows to be its guest's.
+fn teaches(frame: &[u8]) -> Option<Mac> {
+    let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
+    let is_dhcp = matches!(headers.l4, L4::Udp { dst: dhcp::SERVER | dhcpv6::SERVER, .. });
+    headers.eth.as_ref().filter(|_| is_dhcp).map(|eth| eth.src)
 }
 
 fn answer(plan: &Plan, guest: &Binding, frame: &[u8]) -> Result<Option<Vec<u8>>, Refused> {

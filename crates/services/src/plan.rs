@@ -18,8 +18,12 @@ pub struct Plan {
 /// The settings of one guest in one network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
+    /// The guest's name on the host.
+    pub guest: String,
     /// The guest's MAC; `None`: any.
     pub mac: Option<Mac>,
+    /// Whether the first MAC from which the guest is answered becomes its own.
+    pub learns: bool,
     /// The guest's addresses.
     pub addresses: Vec<IpAddr>,
     /// The guest's own name, if it is one that a host can have.

@@ -31,7 +31,9 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
         options,
     };
     let binding = Binding {
+        guest: "vm1".to_owned(),
         mac: Some(MAC),
+        learns: false,
         addresses: vec!["fd00:1::7".parse().unwrap(), OWN.into()],
         hostname: Some("vm1".to_owned()),
         mtu,
@@ -319,6 +321,35 @@ fn ipv6_answers_fit_every_link() {
     let answer = ask6(&services, &message6(v6::MessageType::InformationRequest, [])).unwrap();
     assert!(answer.opts().get(v6::OptionCode::NtpServer).is_some());
     assert!(answer.opts().get(v6::OptionCode::DomainSearchList).is_none());
+}
+
+#[test]
+fn a_guest_has_the_mac_of_its_first_question() {
+    let services = services();
+    let learning = |name: &str| {
+        let mut plan = plan(DhcpOptions { lease_time: 3600, ..DhcpOptions::default() }, 1450);
+        plan.bindings.retain(|number, _| *number == 1);
+        plan.bindings
+            .values_mut()
+            .for_each(|its| (its.mac, its.learns, its.guest) = (None, true, name.to_owned()));
+        plan
+    };
+    services.follow(learning("vm1"));
+    let discover = frame(&message(MessageType::Discover, NOBODY, []));
+    let mut other = discover.clone();
+    // The sender's MAC, and the client's.
+    (other[11], other[14 + 20 + 8 + 33]) = (9, 9);
+    other[40..42].copy_from_slice(&[0, 0]);
+    assert!(services.learnt().is_empty());
+    assert!(services.answer(1, &discover).is_some());
+    assert_eq!(services.learnt(), [("vm1".to_owned(), MAC)]);
+    assert_eq!((services.answer(1, &other), count(&services, "wrong_mac")), (None, 1));
+    services.follow(learning("vm1"));
+    assert_eq!(services.learnt().len(), 1, "as long as it is the same guest");
+    services.forget("vm1");
+    assert!(services.answer(1, &other).is_some());
+    services.follow(learning("vm2"));
+    assert!(services.learnt().is_empty());
 }
 
 /// A step of a hostile guest: bytes of its own, or a message with bytes changed; meanwhile the plan changes.

@@ -173,6 +173,10 @@ pub enum Command {
     #[command(aliases = ["vni", "vnis"])]
     #[command(mut_subcommands(help::of("a VNI")))]
     Vxlan(Noun<VxlanArgs>),
+    /// Leases: addresses of pools that guests without `addresses` have; KEY is the guest
+    #[command(after_help = help::LEASE_EXAMPLES, aliases = ["leases"])]
+    #[command(mut_subcommands(help::of("a lease")))]
+    Lease(Noun<LeaseArgs>),
     /// Security rules; KEY is the id in the list
     #[command(after_help = help::RULE_EXAMPLES)]
     #[command(aliases = ["rules"])]

@@ -89,6 +89,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         Command::Rt(noun) => nouns::rt(&mut on, noun.network, noun.action).await,
         Command::Bridge(noun) => nouns::bridge(&mut on, noun.network, noun.action).await,
         Command::Mpls(noun) => nouns::mpls(&mut on, noun.action).await,
+        Command::Lease(noun) => nouns::lease(&mut on, noun.action).await,
         Command::Vxlan(noun) => nouns::vxlan(&mut on, noun.action).await,
         Command::Rule(noun) => nouns::rule(&mut on, noun.network, noun.action).await,
         Command::Forward(noun) => nouns::forward(&mut on, noun.network, noun.action).await,

@@ -106,6 +106,7 @@ fn kind(word: &str) -> Option<Kind> {
         "mpls" | "label" | "labels" => Kind::Mpls,
         "vxlan" | "vni" | "vnis" => Kind::Vxlan,
         "forward" | "forwards" => Kind::Forward,
+        "lease" | "leases" => Kind::Lease,
         "nat" | "nats" | "floating" => Kind::Nat,
         "rule" | "rules" => Kind::Rule,
         _ => return None,
@@ -124,7 +125,7 @@ async fn names(mut client: Client, kind: Kind) -> Result<Vec<String>, Failure> {
             Value::Object(map) if map.len() == 1 => map.into_iter().next()?.1,
             other => other,
         };
-        let key = ["name", "prefix", "inside", "mac", "label", "vni"]
+        let key = ["name", "guest", "prefix", "inside", "mac", "label", "vni"]
             .into_iter()
             .find(|key| !fields[key].is_null())?;
         Some(crate::output::cell(&fields[key]))

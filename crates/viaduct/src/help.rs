@@ -19,6 +19,11 @@ Examples:
   viaduct rule set 7 action=drop
   viaduct network set blue --unset mtu";
 
+pub const LEASE_EXAMPLES: &str = "\
+Examples:
+  viaduct lease
+  viaduct lease del vm1     # forget its MAC, so that it may come back with another";
+
 pub const GUEST_EXAMPLES: &str = "\
 Examples:
   viaduct guest add vm1 --network blue --kind vhost --mac 02:00:00:00:00:01 --address 10.1.1.1 --label 100

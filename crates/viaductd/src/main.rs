@@ -93,7 +93,7 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    for warning in file.objects.iter().filter_map(config::Item::warning) {
+    for warning in config::warnings(&file.objects) {
         tracing::warn!("{}: {warning}", options.config.display());
     }
     if options.check {

@@ -258,6 +258,14 @@ impl Ports for ExecutorPorts {
         self.bgp.paths(vrf, prefix)
     }
 
+    fn learnt_macs(&self) -> Vec<(String, packet::Mac)> {
+        self.services.learnt()
+    }
+
+    fn forget_mac(&self, guest: &str) {
+        self.services.forget(guest);
+    }
+
     fn services(&self) -> services::Counts {
         self.services.counts()
     }

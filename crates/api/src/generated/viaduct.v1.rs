@@ -11,7 +11,7 @@ pub struct Key {
     /// The network, for kinds whose names are unique only in a network: route, mac, flood, nat, forward, rule, default.
     #[prost(string, optional, tag = "2")]
     pub network: ::core::option::Option<::prost::alloc::string::String>,
-    /// Name, prefix, MAC, inside address, label or VNI; for a forward, as in: tcp 203.0.113.5 8080; for a rule, its text, its name, or its id in the rule table.
+    /// Name, prefix, MAC, inside address, label, VNI, or of a lease the guest; for a forward, as in: tcp 203.0.113.5 8080; for a rule, its text, its name, or its id in the rule table.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
 }
@@ -23,7 +23,7 @@ pub struct Key {
 pub struct Object {
     #[prost(
         oneof = "object::Object",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
     )]
     pub object: ::core::option::Option<object::Object>,
 }
@@ -73,6 +73,9 @@ pub mod object {
         /// A port of the host that leads to a guest.
         #[prost(message, tag = "13")]
         Forward(super::Forward),
+        /// Addresses of a pool that belong to a guest.
+        #[prost(message, tag = "14")]
+        Lease(super::Lease),
     }
 }
 /// A way out of the host.
@@ -192,6 +195,9 @@ pub struct Network {
     /// Whether MAC addresses and floods are exchanged by BGP as well.
     #[prost(bool, optional, tag = "23")]
     pub evpn: ::core::option::Option<bool>,
+    /// Addresses for guests without: 10.1.1.100-10.1.1.199, or a prefix.
+    #[prost(string, repeated, tag = "25")]
+    pub pool: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What DHCP tells guests besides addresses and names.
 #[allow(clippy::all)]
@@ -620,6 +626,25 @@ pub struct Vxlan {
     /// The network.
     #[prost(string, tag = "2")]
     pub network: ::prost::alloc::string::String,
+}
+/// Addresses of a network's pool that belong to a guest.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lease {
+    /// The guest.
+    #[prost(string, tag = "1")]
+    pub guest: ::prost::alloc::string::String,
+    /// The guest's network.
+    #[prost(string, tag = "2")]
+    pub network: ::prost::alloc::string::String,
+    /// The guest's MAC, if its own entry has none: that of its first DHCP message.
+    #[prost(string, optional, tag = "3")]
+    pub mac: ::core::option::Option<::prost::alloc::string::String>,
+    /// The addresses, at most one of each family.
+    #[prost(string, repeated, tag = "4")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// An object in force, with its owner.
 #[allow(clippy::all)]
@@ -2802,6 +2827,7 @@ pub enum Kind {
     Mpls = 11,
     Vxlan = 12,
     Forward = 13,
+    Lease = 14,
 }
 impl Kind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2824,6 +2850,7 @@ impl Kind {
             Self::Mpls => "KIND_MPLS",
             Self::Vxlan => "KIND_VXLAN",
             Self::Forward => "KIND_FORWARD",
+            Self::Lease => "KIND_LEASE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2843,6 +2870,7 @@ impl Kind {
             "KIND_MPLS" => Some(Self::Mpls),
             "KIND_VXLAN" => Some(Self::Vxlan),
             "KIND_FORWARD" => Some(Self::Forward),
+            "KIND_LEASE" => Some(Self::Lease),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Index by name of the objects to which others refer.
 
 use crate::object::mode::{Mode, OVS_MTU};
-use crate::{Forward, Guest, Host, Key, Labels, Network, Nexthop, Object, Wire};
+use crate::{Forward, Guest, Host, Key, Labels, Lease, Network, Nexthop, Object, Wire};
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -57,6 +57,8 @@ pub struct Index {
     guests: HashMap<String, Guest>,
     nexthops: HashMap<String, Nexthop>,
     forwards: Vec<Forward>,
+    /// The leases, by guest.
+    leases: HashMap<String, Lease>,
     /// The common windows, by trust.
     commons: CommonWindows,
     /// The owners of the addresses of guests and gateways, by network.
@@ -85,6 +87,7 @@ impl Index {
                     index.guests.insert(guest.name.clone(), Guest::clone(guest));
                 }
                 Object::Forward(forward) => index.forwards.push(forward.clone()),
+                Object::Lease(lease) => index.add_lease(lease),
                 Object::Nexthop(nexthop) => {
                     drop(index.nexthops.insert(nexthop.name.clone(), nexthop.clone()))
                 }
@@ -93,6 +96,19 @@ impl Index {
         }
         index.tunnel_sources = host.tunnel_sources(index.wires.iter());
         index
+    }
+
+    /// Gives a guest the addresses that it leased.
+    fn add_lease(&mut self, lease: &Lease) {
+        let Some(guest) = self.guests.get_mut(&lease.guest) else { return };
+        if guest.addresses.is_empty() && guest.network == lease.network {
+            guest.addresses.clone_from(&lease.addresses);
+            guest.mac = guest.mac.or(lease.mac);
+            let key = Object::from(guest.clone()).key();
+            let own = self.own.entry(lease.network.clone()).or_default();
+            own.extend(lease.addresses.iter().map(|addr| (*addr, key.clone())));
+            self.leases.insert(lease.guest.clone(), lease.clone());
+        }
     }
 
     fn own(&mut self, network: &str, addresses: impl Iterator<Item = IpAddr>, of: &Object) {
@@ -168,10 +184,16 @@ impl Index {
         })
     }
 
-    /// Returns the guests by name.
+    /// Returns the guests by name, with the addresses and the MAC that they leased.
     #[must_use]
     pub const fn guests(&self) -> &HashMap<String, Guest> {
         &self.guests
+    }
+
+    /// Returns what a guest leased.
+    #[must_use]
+    pub fn lease(&self, guest: &str) -> Option<&Lease> {
+        self.leases.get(guest)
     }
 
     /// Returns the windows that guests of a trust have in common.

@@ -27,6 +27,10 @@ pub(super) fn check(
             Object::Wire(wire) => checker.wire_object(wire),
             Object::Network(network) => checker.network_object(network),
             Object::Guest(guest) => checker.guest_object(guest),
+            Object::Lease(lease) => {
+                checker.network("network", &lease.network);
+                checker.guest("guest", &lease.guest);
+            }
             Object::Nexthop(nexthop) => nexthop.to.iter().for_each(|to| checker.target(None, to)),
             Object::Route(route) => checker.route(route),
             Object::Mac(entry) => checker.mac(entry),
@@ -435,7 +439,8 @@ impl<'a> Checker<'a, '_> {
             return;
         }
         let addresses: Vec<_> = guest.all_addresses().collect();
-        if addresses.is_empty() {
+        let network = self.index.networks().get(&guest.network);
+        if addresses.is_empty() && !network.is_some_and(|network| network.leases_to(guest)) {
             let message =
                 format!("guest \"{name}\" has no addresses to match; give it some, or use {{ cidr = ... }}");
             self.problem(key, message);

@@ -1,7 +1,7 @@
 //! Addresses that may be intended, because some networks have them, but more often are a slip: those that no
 //! host of their subnet can have, and those outside all subnets.
 
-use crate::{Item, Object, Problem};
+use crate::{Item, Network, Object, Problem};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,8 +16,18 @@ pub fn warnings(objects: &[Item]) -> Vec<Problem> {
             _ => None,
         })
         .collect();
-    let each =
-        objects.iter().flat_map(|item| item.warning().into_iter().chain(of_addresses(item, &networks)));
+    let network = |item: &Item| match &item.object {
+        Object::Network(network) if !network.pool.is_empty() => Some((network.name.clone(), network.clone())),
+        _ => None,
+    };
+    let pools: HashMap<String, Network> = objects.iter().filter_map(network).collect();
+    // What a guest with a lease sends is checked.
+    let leases = |item: &Item| match &item.object {
+        Object::Guest(guest) => pools.get(&guest.network).is_some_and(|network| network.leases_to(guest)),
+        _ => false,
+    };
+    let own = |item: &Item| item.warning().filter(|_| !leases(item));
+    let each = objects.iter().flat_map(|item| own(item).into_iter().chain(of_addresses(item, &networks)));
     each.chain(super::services::warnings(objects)).collect()
 }
 

@@ -115,6 +115,14 @@ fn claims(object: &Object) -> Vec<Claim> {
                 }
             }
         }
+        Object::Lease(lease) => {
+            claim(format!("lease of guest \"{}\"", lease.guest), "guest");
+            let network = &lease.network;
+            lease.mac.iter().for_each(|mac| claim(mac_of(*mac, network), "mac"));
+            for addr in &lease.addresses {
+                claim(format!("address {addr} of network \"{network}\""), "addresses");
+            }
+        }
         Object::Nexthop(nexthop) => claim(format!("nexthop name \"{}\"", nexthop.name), "name"),
         Object::Route(route) => {
             claim(format!("route {} of network \"{}\"", route.prefix, route.network), "prefix");

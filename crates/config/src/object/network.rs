@@ -1,5 +1,6 @@
 //! `[[network]]` and its parts: static MACs, floods, floating addresses, default action, labels and VNIs.
 
+use super::pool::{self, AddressRange};
 use super::services::{self, DhcpOptions};
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
 use super::{read_name, read_network};
@@ -58,6 +59,9 @@ pub struct Network {
     /// Servers that resolve names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resolvers: Vec<IpAddr>,
+    /// Addresses for guests without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<AddressRange>,
     /// DHCP's settings besides addresses and names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dhcp_options: Option<DhcpOptions>,
@@ -203,6 +207,7 @@ impl Network {
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
         let routed_outside = r.get("routed_outside").unwrap_or(false);
         let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
+        let pool = r.list("pool");
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
         let (import, export) = (r.list("import"), r.list("export"));
@@ -239,6 +244,7 @@ impl Network {
                 ra,
                 domain,
                 resolvers,
+                pool,
                 dhcp_options,
                 bgp,
                 rd,
@@ -253,6 +259,7 @@ impl Network {
         network.iter().for_each(|network| {
             services::check(network, &r);
             network.check_snat(&r);
+            pool::check(network, &r);
         });
         (network, r.finish())
     }

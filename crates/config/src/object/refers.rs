@@ -20,6 +20,9 @@ impl Object {
                 keys.extend(guest.mirror.as_deref().and_then(mirror));
                 keys.extend(guest.link_follows.as_deref().map(|wire| named(Kind::Wire, wire)));
             }
+            Self::Lease(lease) => {
+                keys.extend([network(&lease.network), named(Kind::Guest, &lease.guest)]);
+            }
             Self::Nat(nat) => keys.push(network(&nat.outside_network)),
             Self::Forward(forward) => keys.push(named(Kind::Guest, &forward.to.guest)),
             Self::Rule(rule) => {

@@ -2,7 +2,7 @@
 
 use super::vlan_vif;
 use crate::owner::{Objects, Owned};
-use config::{Guest, Key, Kind, Object, Route};
+use config::{Guest, Key, Kind, Lease, Object, Route};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,8 @@ impl ObjectRoute<'_> {
     }
 }
 
-pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
+/// Returns the routes that follow from an object. `lease`: what a guest leased.
+pub(super) fn routes_of<'a>(object: &'a Object, lease: Option<&'a Lease>) -> Vec<ObjectRoute<'a>> {
     match object {
         Object::Network(network) => {
             let both = |gateway: &IpNet| {
@@ -57,7 +58,10 @@ pub(super) fn routes_of(object: &Object) -> Vec<ObjectRoute<'_>> {
             });
             network.gateways.iter().flat_map(both).chain(out).collect()
         }
-        Object::Guest(guest) => guest.mac.map(|mac| addresses_of(guest, mac)).unwrap_or_default(),
+        Object::Guest(guest) => {
+            let mac = guest.mac.or(lease.and_then(|lease| lease.mac));
+            mac.map(|mac| addresses_of(guest, lease, mac)).unwrap_or_default()
+        }
         Object::Route(route) => vec![ObjectRoute::from(route)],
         _ => Vec::new(),
     }
@@ -91,13 +95,15 @@ pub(crate) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
     own.chain(vlans.flat_map(|vlan| vlan.addresses.iter().map(|addr| (vlan.network.as_str(), *addr))))
 }
 
-fn addresses_of(guest: &Guest, mac: Mac) -> Vec<ObjectRoute<'_>> {
-    let route = |network, addr: &IpAddr, vif| ObjectRoute {
+fn addresses_of<'a>(guest: &'a Guest, lease: Option<&'a Lease>, mac: Mac) -> Vec<ObjectRoute<'a>> {
+    let route = |network: &'a str, addr: &IpAddr, vif| ObjectRoute {
         network,
         prefix: IpNet::from(*addr),
         to: To::Guest { vif, mac },
     };
-    let own = guest.addresses.iter().map(|addr| route(guest.network.as_str(), addr, guest.name.clone()));
+    let leased = lease.iter().flat_map(|lease| &lease.addresses);
+    let own = guest.addresses.iter().chain(leased);
+    let own = own.map(|addr| route(guest.network.as_str(), addr, guest.name.clone()));
     let vlans = guest.vlans.iter().flat_map(|vlan| {
         vlan.addresses.iter().map(move |addr| route(vlan.network.as_str(), addr, vlan_vif(guest, vlan)))
     });
@@ -119,7 +125,7 @@ impl<'a> Origins<'a> {
             if is_away(&owned.object, away) {
                 continue;
             }
-            for route in routes_of(&owned.object) {
+            for route in routes_of(&owned.object, crate::leases::of(objects, &owned.object)) {
                 let key = (route.network, route.prefix);
                 if !(route.gives_way() && implied.contains_key(&key)) {
                     implied.insert(key, owned);

@@ -7,11 +7,12 @@ use super::transact::may_wait;
 use super::with_file::WithFile;
 use super::{Author, Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
 use crate::compile::{Desired, RouteChanges, recompile};
+use crate::leases;
 use crate::object_change::describe;
 use crate::owner::{Changed, Objects, Owner};
 use crate::ports::{self, PortSpec};
 use crate::store::Durability;
-use config::{Host, Index, Item, Key, Kind, Object, Route};
+use config::{Host, Index, Item, Key, Kind, Lease, Object, Route};
 use ipnet::IpNet;
 use model::Vrf;
 use std::collections::HashSet;
@@ -60,8 +61,9 @@ pub(super) struct Draft<'a> {
 
 impl Draft<'_> {
     /// Makes a draft of objects that don't come from a file.
-    pub(super) fn of(state: &State, objects: Objects) -> Self {
-        Self { host: state.host.clone(), objects, places: Vec::new(), has_twins: false }
+    pub(super) fn of(state: &State, mut objects: Objects) -> Result<Self, Error> {
+        leases::settle(&mut objects)?;
+        Ok(Self { host: state.host.clone(), objects, places: Vec::new(), has_twins: false })
     }
 }
 
@@ -103,6 +105,8 @@ impl Core {
                     owner.name()
                 )));
             }
+            let mut objects = objects;
+            leases::settle(&mut objects)?;
             let draft = Draft { host: host.clone(), objects, places, has_twins };
             if dry_run {
                 return self.tried(state, &draft).map(Step::Answer);
@@ -168,7 +172,7 @@ impl Core {
 
     /// Puts objects in force for the daemon itself. A port that can't be opened then has a fault, and stops nothing.
     pub(super) fn change_now(&self, state: &mut State, objects: Objects, by: Author) -> Result<Done, Error> {
-        let draft = Draft::of(state, objects);
+        let draft = Draft::of(state, objects)?;
         let how = Switching { on_failure: OnFailure::Retry, ..Switching::by(by) };
         match self.attempt(state, &draft, how, None)? {
             Attempt::Done(done) => Ok(done),
@@ -265,7 +269,8 @@ fn route_key(network: &str, prefix: IpNet) -> Key {
 
 impl Next {
     /// Checks objects against each other. `places` are the file's objects, with their lines.
-    pub(super) fn checked(host: Arc<Host>, objects: Objects, places: &[&Item]) -> Result<Self, Error> {
+    pub(super) fn checked(host: Arc<Host>, mut objects: Objects, places: &[&Item]) -> Result<Self, Error> {
+        leases::settle(&mut objects)?;
         let ordered = objects.in_order();
         let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
         let others = ordered.into_iter().filter(|owned| places.is_empty() || owned.owner != Owner::File);
@@ -343,6 +348,13 @@ impl State {
                     !guest.standby
                         && (is_new || !is_target())
                         && own.all(|(network, addr)| is_free(network, addr))
+                }
+                (Kind::Lease, lease) => {
+                    let of =
+                        |lease: &Lease| lease.addresses.iter().all(|addr| is_free(&lease.network, *addr));
+                    let guest = Key { kind: Kind::Guest, ..changed.key.clone() };
+                    !self.targets.contains(&guest)
+                        && lease.is_none_or(|lease| matches!(lease, Object::Lease(lease) if of(lease)))
                 }
                 (Kind::Guest | Kind::Nexthop, _) => is_new || !is_target(),
                 _ => true,

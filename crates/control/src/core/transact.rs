@@ -95,7 +95,7 @@ impl Core {
             for operation in &asked.operations {
                 operate(&mut next, operation, asked.take_over, state)?;
             }
-            let draft = Draft::of(state, next);
+            let draft = Draft::of(state, next)?;
             if asked.dry_run {
                 return self.tried(state, &draft).map(Step::Answer);
             }
@@ -147,7 +147,7 @@ impl Core {
     pub(crate) fn rollback(&self, by: Author, to: Option<u64>) -> Result<Done, Error> {
         let draft = |state: &State| {
             let back = self.history().back(to, &state.objects)?;
-            Ok(Step::Make(Draft::of(state, back)))
+            Ok(Step::Make(Draft::of(state, back)?))
         };
         self.change(
             draft,

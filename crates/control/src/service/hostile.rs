@@ -99,6 +99,7 @@ fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {
     for must in [
         "name",
         "network",
+        "guest",
         "kind",
         "driver",
         "device",
@@ -135,6 +136,7 @@ fn object(kind: u8, picks: &[u8]) -> v1::Object {
         10 => filled(picks).map(O::Mpls),
         11 => filled(picks).map(O::Vxlan),
         12 => filled(picks).map(O::Forward),
+        13 => filled(picks).map(O::Lease),
         _ => None,
     };
     v1::Object { object }

@@ -87,7 +87,9 @@ pub(super) fn sandbox(of: &Sandbox) -> v1::Sandbox {
 
 pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     let of = |kind| view.objects.of_kind(kind).map(|owned| &owned.object);
-    let mut all = warnings(of(Kind::Guest).chain(of(Kind::Wire)));
+    let is_checked = |object: &&Object| crate::leases::of(&view.objects, object).is_some();
+    let guests = of(Kind::Guest).filter(|object| !is_checked(object));
+    let mut all = warnings(guests.chain(of(Kind::Wire)));
     all.extend(without_floating_address(view));
     all.extend(mtus(view));
     all.extend(wire_mtus(view));

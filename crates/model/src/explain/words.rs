@@ -248,6 +248,7 @@ impl Display for Service {
             Self::Dhcp => "dhcp",
             Self::Dhcpv6 => "dhcpv6",
             Self::Router => "ra",
+            Self::Dns => "dns",
         })
     }
 }

@@ -237,7 +237,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         default_action: action(rng),
         members,
         routed_outside: rng.percent(50),
-        services: Services { dhcp: rng.percent(50), ra: rng.percent(50) },
+        services: Services { dhcp: rng.percent(50), ra: rng.percent(50), dns: rng.percent(50) },
         tcp: TcpPaths { midstream: midstream(rng), ..TcpPaths::default() },
         ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }

@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
-///         [l2-gateway here|elsewhere] [no-midstream|reverse-midstream] [asymmetric] [mss-clamp] [routed-outside]
+///         [l2-gateway here|elsewhere] [no-midstream|reverse-midstream] [asymmetric] [mss-clamp] [routed-outside] [dhcp] [ra] [dns]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
 ///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
 /// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
@@ -287,6 +287,7 @@ impl Setup {
                 "mss-clamp" => network.tcp.mss_clamp = true,
                 "dhcp" => network.services.dhcp = true,
                 "ra" => network.services.ra = true,
+                "dns" => network.services.dns = true,
                 "routed-outside" => network.routed_outside = true,
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,

@@ -199,6 +199,9 @@ pub struct NetworkArgs {
     /// The domain of the guests' names
     #[arg(long)]
     pub domain: Option<String>,
+    /// Addresses for guests without, as in 10.1.1.100-10.1.1.199; may be repeated
+    #[arg(long = "pool", value_name = "RANGE")]
+    pub pool: Vec<String>,
     /// A server that resolves names; may be repeated
     #[arg(long = "resolver", value_name = "ADDRESS")]
     pub resolvers: Vec<String>,
@@ -280,6 +283,22 @@ pub struct VxlanArgs {
     /// The network; may be left out if there is only one
     #[arg(long, add = ArgValueCandidates::new(complete::networks))]
     pub network: Option<String>,
+}
+
+#[derive(Args)]
+pub struct LeaseArgs {
+    /// The guest, which has no addresses of its own
+    #[arg(add = ArgValueCandidates::new(complete::guests))]
+    pub guest: String,
+    /// The network; may be left out if there is only one
+    #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+    pub network: Option<String>,
+    /// The guest's MAC, if its own entry has none
+    #[arg(long)]
+    pub mac: Option<String>,
+    /// An address; one of each family
+    #[arg(long = "address", value_name = "ADDRESS")]
+    pub addresses: Vec<String>,
 }
 
 #[derive(Args)]

@@ -10,8 +10,8 @@ pub use look::neigh;
 
 use super::{Context, apply, value};
 use crate::args::{
-    Action, BridgeArgs, GuestArgs, Keys, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs,
-    WireArgs,
+    Action, BridgeArgs, GuestArgs, Keys, LeaseArgs, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs,
+    VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
 use crate::input;
@@ -127,6 +127,7 @@ async fn objects(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure> {
             Object::Wire(object) => value(&object),
             Object::Network(object) => value(&object),
             Object::Guest(object) => value(&object),
+            Object::Lease(object) => value(&object),
             Object::Nexthop(object) => value(&object),
             Object::Route(object) => value(&object),
             Object::Mac(object) => value(&object),
@@ -201,6 +202,11 @@ async fn interfaces(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure>
         }
         let Some(vif) = vifs.iter().find(|vif| row["name"] == *vif.name) else { continue };
         row["state"] = state_of(vif).into();
+        // What the guest leased.
+        if kind == Kind::Guest && !vif.addresses.is_empty() {
+            row["mac"] = vif.mac.clone().into();
+            row["addresses"] = vif.addresses.clone().into();
+        }
         row["mtu"] = vif.mtu.into();
         row["features"] = vif.features.clone().into();
         row["fault"] = vif.fault.clone().into();
@@ -412,6 +418,29 @@ pub async fn vxlan(on: &mut Context, mut action: Option<Action<VxlanArgs>>) -> R
     let columns: &[Column] = &[("VNI", "vni"), ("VRF", "vrf"), ("NETWORK", "network")];
     Noun { name: "VNI", keys: &["vni"], kind: Kind::Vxlan, network: None, columns }
         .run(on, rows, action, add::vxlan)
+        .await
+}
+
+/// Runs a command on leases: what guests without addresses got of the pools. A guest's own MAC is shown, too.
+pub async fn lease(on: &mut Context, mut action: Option<Action<LeaseArgs>>) -> Result<(), Failure> {
+    if let Some(Action::Add(args)) = &mut action {
+        args.network = Some(the_network(on, args.network.take()).await?);
+    }
+    let vifs = table(on, TableName::Vif, None).await?.vifs;
+    let mut rows = objects(on, Kind::Lease).await?;
+    for row in &mut rows {
+        let vif = vifs.iter().find(|vif| row["guest"] == *vif.name);
+        row["mac"] = vif.and_then(|vif| vif.mac.clone()).into();
+    }
+    let columns: &[Column] = &[
+        ("GUEST", "guest"),
+        ("NETWORK", "network"),
+        ("MAC", "mac"),
+        ("ADDRESSES", "addresses"),
+        ("OWNER", "owner"),
+    ];
+    Noun { name: "lease", keys: &["guest"], kind: Kind::Lease, network: None, columns }
+        .run(on, rows, action, add::lease)
         .await
 }
 

@@ -1,7 +1,7 @@
 //! Makes objects from arguments.
 
 use crate::args::{
-    BridgeArgs, DefaultArgs, FloodArgs, ForwardArgs, GuestArgs, Midstream, MplsArgs, NatArgs, NetworkArgs,
+    BridgeArgs, DefaultArgs, FloodArgs, ForwardArgs, GuestArgs, LeaseArgs, Midstream, MplsArgs, NatArgs, NetworkArgs,
     NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
@@ -103,6 +103,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         ra: args.ra.then_some(true),
         domain: args.domain,
         resolvers: args.resolvers,
+        pool: args.pool,
         dhcp_options: None,
         bgp: args.no_bgp.then_some(false),
         rd: args.rd,
@@ -151,6 +152,11 @@ pub fn forward(network: String, args: ForwardArgs) -> Vec<Object> {
     let ForwardArgs { protocol, outside, port, guest, to_port } = args;
     let to = Some(v1::ForwardTo { guest, port: to_port.unwrap_or(port) });
     vec![Object::Forward(v1::Forward { network, outside, protocol, port, to })]
+}
+
+pub fn lease(args: LeaseArgs) -> Result<Vec<Object>, Failure> {
+    let LeaseArgs { guest, network, mac, addresses } = args;
+    Ok(vec![Object::Lease(v1::Lease { guest, network: network.unwrap_or_default(), mac, addresses })])
 }
 
 pub fn nat(network: String, args: NatArgs) -> Vec<Object> {

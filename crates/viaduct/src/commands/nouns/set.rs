@@ -75,6 +75,7 @@ fn message(kind: Kind, table: Table) -> Result<Object, String> {
         Kind::Wire => Object::Wire(of(table)?),
         Kind::Network => Object::Network(of(table)?),
         Kind::Guest => Object::Guest(of(table)?),
+        Kind::Lease => Object::Lease(of(table)?),
         Kind::Nexthop => Object::Nexthop(of(table)?),
         Kind::Route => Object::Route(of(table)?),
         Kind::Mac => Object::Mac(of(table)?),

@@ -1,0 +1,148 @@
+//! Leases: each guest without addresses, of a network with a pool, has one, from the change that brings the guest to
+//! the one that removes it. So nothing that guests send can use up a pool.
+
+use crate::core::Error;
+use crate::owner::{Objects, Owned, Owner};
+use config::{AddressRange, Guest, Key, Kind, Lease, Network, Object};
+use ipnet::IpNet;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+/// Returns what an object, if it is a guest, leased.
+pub(crate) fn of<'a>(objects: &'a Objects, object: &Object) -> Option<&'a Lease> {
+    match object {
+        Object::Guest(guest) => {
+            get(objects, &guest.name).and_then(lease).filter(|lease| lease.network == guest.network)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the objects with this MAC in the lease of a guest that has none; `None` if nothing is to change.
+pub(crate) fn with_mac(objects: &Objects, guest: &str, mac: packet::Mac) -> Option<Objects> {
+    let owned = get(objects, guest)?;
+    let lease = lease(owned).filter(|lease| lease.mac.is_none())?;
+    let mut next = objects.clone();
+    next.restore(owned.seq, owned.owner, Lease { mac: Some(mac), ..lease.clone() }.into());
+    Some(next)
+}
+
+/// Gives leases to the guests that lack one, and ends those of guests that need none any more.
+///
+/// # Errors
+/// A pool is used up.
+pub(crate) fn settle(objects: &mut Objects) -> Result<(), Error> {
+    let pools = pools(objects);
+    let present: Vec<(Key, Lease)> = objects
+        .of_kind(Kind::Lease)
+        .filter(|owned| owned.owner == Owner::Api)
+        .filter_map(|owned| Some((owned.object.key(), lease(owned)?.clone())))
+        .collect();
+    if pools.is_empty() && present.is_empty() {
+        return Ok(());
+    }
+    let clients: HashMap<String, Guest> =
+        objects.of_kind(Kind::Guest).filter_map(|owned| client(owned, &pools)).collect();
+    for (key, _) in present.iter().filter(|(key, _)| !clients.contains_key(&key.name)) {
+        objects.remove(key);
+    }
+    for network in pools.values() {
+        let mut own: Vec<&Guest> = clients.values().filter(|guest| guest.network == network.name).collect();
+        own.sort_by(|a, b| a.name.cmp(&b.name));
+        lease_to(objects, network, &own)?;
+    }
+    Ok(())
+}
+
+fn get<'a>(objects: &'a Objects, guest: &str) -> Option<&'a Owned> {
+    objects.get(&Key { kind: Kind::Lease, network: None, name: guest.to_owned() })
+}
+
+fn lease(owned: &Owned) -> Option<&Lease> {
+    match &owned.object {
+        Object::Lease(lease) => Some(lease),
+        _ => None,
+    }
+}
+
+/// Returns the networks with pools.
+fn pools(objects: &Objects) -> HashMap<String, Network> {
+    let network = |owned: &Owned| match &owned.object {
+        Object::Network(network) if !network.pool.is_empty() => Some((network.name.clone(), network.clone())),
+        _ => None,
+    };
+    objects.of_kind(Kind::Network).filter_map(network).collect()
+}
+
+/// Returns a guest that needs a lease, with its name.
+fn client(owned: &Owned, pools: &HashMap<String, Network>) -> Option<(String, Guest)> {
+    let Object::Guest(guest) = &owned.object else { return None };
+    let network = pools.get(&guest.network)?;
+    network.leases_to(guest).then(|| (guest.name.clone(), Guest::clone(guest)))
+}
+
+/// Makes the leases of a network's guests what they are to be: what a guest has stays, if it is still of the pool.
+fn lease_to(objects: &mut Objects, network: &Network, guests: &[&Guest]) -> Result<(), Error> {
+    let of_pool = |addr: &IpAddr| network.pool.iter().any(|range| range.contains(*addr));
+    let others = objects.of_kind(Kind::Lease).filter_map(lease).filter(|lease| lease.network == network.name);
+    let mut taken: HashSet<IpAddr> = others.flat_map(|lease| lease.addresses.iter().copied()).collect();
+    for guest in guests {
+        let before = get(objects, &guest.name);
+        if before.is_some_and(|owned| owned.owner != Owner::Api) {
+            continue;
+        }
+        let before = before.and_then(lease).filter(|lease| lease.network == network.name).cloned();
+        let kept = before.as_ref().map(|lease| &lease.addresses[..]).unwrap_or_default();
+        let mut addresses: Vec<IpAddr> = kept.iter().filter(|addr| of_pool(addr)).copied().collect();
+        for v4 in [true, false] {
+            let ranges: Vec<_> = network.pool.iter().filter(|range| range.is_ipv4() == v4).copied().collect();
+            if ranges.is_empty() || addresses.iter().any(|addr| addr.is_ipv4() == v4) {
+                continue;
+            }
+            let is_free = |addr: &IpAddr| !taken.contains(addr) && !has_route(objects, &network.name, *addr);
+            let found = free(&ranges, &guest.name, is_free);
+            addresses.push(found.ok_or_else(|| {
+                Error::Conflict(format!(
+                    "the pool of network \"{}\" has no address left for guest \"{}\"; enlarge `pool`, or give the guest \
+                     `addresses`",
+                    network.name, guest.name
+                ))
+            })?);
+        }
+        taken.extend(addresses.iter().copied());
+        let mac = before.as_ref().and_then(|lease| lease.mac).filter(|_| guest.mac.is_none());
+        let lease = Lease { guest: guest.name.clone(), network: network.name.clone(), mac, addresses };
+        if before.as_ref() != Some(&lease) {
+            objects.put(Owner::Api, lease.into());
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether somebody wrote a route to this address alone.
+fn has_route(objects: &Objects, network: &str, addr: IpAddr) -> bool {
+    let name = IpNet::from(addr).to_string();
+    objects.get(&Key { kind: Kind::Route, network: Some(network.to_owned()), name }).is_some()
+}
+
+/// Returns a free address of ranges. The search begins at a place that depends on the guest's name, so that a guest that
+/// comes back gets what it had, if it is still free.
+fn free(ranges: &[AddressRange], guest: &str, is_free: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
+    let size = ranges.iter().fold(0_u128, |sum, range| sum.saturating_add(range.size()));
+    // FNV-1a.
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let first = u128::from(guest.bytes().fold(0xcbf2_9ce4_8422_2325, hash)) % size;
+    let mut numbers = (first..size).chain(0..first);
+    numbers.find_map(|number| nth(ranges, number).filter(|addr| is_free(addr)))
+}
+
+/// Returns the address with this number, over all ranges.
+fn nth(ranges: &[AddressRange], mut number: u128) -> Option<IpAddr> {
+    for range in ranges {
+        if number < range.size() {
+            return range.get(number);
+        }
+        number -= range.size();
+    }
+    None
+}
