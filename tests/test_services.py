@@ -1,6 +1,9 @@
 """Services of a network, as their clients see them: a container whose interface has no address yet runs udhcpc and
 dhclient."""
 
+import shlex
+import sys
+
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
@@ -85,6 +88,9 @@ def pool_of(config, mac=None):
         dhcp=True,
         ra=True,
         pool=POOL,
+        dns=True,
+        domain="green.internal",
+        resolvers=["192.0.2.53"],
     )
     for name in ("c1", "c2"):
         config.add("guest", name=name, network="green", kind="tap", device=f"tap{name}")
@@ -93,6 +99,22 @@ def pool_of(config, mac=None):
 
 def leases(host):
     return {lease["guest"]: lease for lease in host.viaduct("lease")}
+
+
+# Answers each question for an IPv4 address, at all addresses of the host.
+RESOLVER = """
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", 53))
+print("ready", flush=True)
+while True:
+    asked, client = server.recvfrom(2048)
+    end = asked.index(b"\\0", 12) + 5
+    found = asked[end - 4 : end - 2] == b"\\0\\1"
+    record = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\x3c\\0\\4" + bytes([198, 51, 100, 7])
+    counts = bytes([0, 1, 0, found, 0, 0, 0, 0])
+    server.sendto(asked[:2] + b"\\x81\\x80" + counts + asked[12:end] + record * found, client)
+"""
 
 
 @pytest.fixture
@@ -195,7 +217,7 @@ def test_guests_without_addresses_have_leases(pool, tmp_path):
     # It may use its own address alone, also before it asks.
     pool.c1.namespace.ip("addr add 10.2.1.77/24 dev", pool.c1.device)
     pool.c1.run(["ping", "-c1", "-W1", "10.2.1.254"], check=False)
-    assert any(drop["reason"] in ("address_spoofed", "neighbour_spoofed") for drop in pool.viaduct("dropstats"))
+    eventually(lambda: {"address_spoofed", "neighbour_spoofed"} & set(pool.drops()), "what it sends is dropped")
     pool.c1.run(["ip", "addr", "flush", "dev", pool.c1.device])
     for container in (pool.c1, pool.c2):
         assert udhcpc(container, tmp_path)["ip"] == addresses[container.name][0]
@@ -224,3 +246,53 @@ def test_guests_without_addresses_have_leases(pool, tmp_path):
     pool.viaduct("network", "set", "green", "--take-over", f"pool=10.2.1.200-10.2.1.209,{POOL[1]}")
     moved = leases(pool)["c2"]["addresses"]
     assert moved[0].startswith("10.2.1.20") and moved[1] == addresses["c2"][1]
+
+
+def test_names_of_guests_and_of_others(pool, tmp_path):
+    for address in ("192.0.2.53", "192.0.2.54"):
+        pool.namespace.ip("addr add", address, "dev lo")
+    resolver = pool.namespace.background([sys.executable, "-c", RESOLVER], "resolver")
+    resolver.wait_for("ready")
+    assert udhcpc(pool.c1, tmp_path)["dns"] == "10.2.1.254"
+    address = leases(pool)["c1"]["addresses"][0]
+    pool.c1.namespace.ip("addr replace", f"{address}/24", "dev", pool.c1.device)
+    lookup = lambda name, server="10.2.1.254": pool.c1.run(["busybox", "nslookup", name, server], check=False).stdout
+    other = leases(pool)["c2"]["addresses"]
+    said = lookup("c2.green.internal")
+    assert all(address in said for address in other), said
+    assert "c2.green.internal" in lookup(other[0])
+    assert "NXDOMAIN" in lookup("c3.green.internal")
+    assert "198.51.100.7" in lookup("www.example.org")
+    # The file does not name it, so the helper reaches it for nobody.
+    pool.viaduct("network", "set", "green", "--take-over", "resolvers=192.0.2.54")
+    assert "SERVFAIL" in lookup("other.example.org")
+    counts = [line for line in questions(pool) if 'outcome="no_resolver"' in line]
+    assert counts, questions(pool)
+    packet = f"{address} > 10.2.1.254 / udp 40000 > 53"
+    assert "serve by dns" in pool.viaduct("explain", "--in", "c1", packet)["decision"]
+
+
+VM_SCRIPT = """#!/bin/sh
+[ "$1" = bound ] || exit 0
+ip addr add "$ip/$mask" dev "$interface"
+ip route add default via "$router"
+echo "search $domain" > /etc/resolv.conf
+for server in $dns; do echo "nameserver $server" >> /etc/resolv.conf; done
+"""
+
+
+def test_a_virtual_machine_gets_address_and_names(lab, tmp_path):
+    config = pool_of(Config("a"))
+    config.add("guest", name="vm1", network="green", kind="vhost")
+    host = lab.host(config)
+    vm = lab.vm(host, "vm1", seat={"mac": "02:00:00:00:00:31"})
+    c1 = bare(lab, host, "c1")
+    told = udhcpc(c1, tmp_path)
+    vm.boot()
+    vm.shell(f"mkdir -p /etc /tmp; echo {shlex.quote(VM_SCRIPT)} > /tmp/script; chmod +x /tmp/script")
+    vm.shell("udhcpc -f -q -n -t 20 -T 1 -i eth0 -s /tmp/script")
+    eventually(lambda: leases(host)["vm1"]["mac"] == "02:00:00:00:00:31", "the VM's MAC")
+    assert leases(host)["vm1"]["addresses"][0] in vm.shell("ip addr show dev eth0").stdout
+    assert told["ip"] in vm.shell("nslookup c1.green.internal").stdout
+    vm.shell(f"ping -c 1 -W 5 {told['ip']}")
+    c1.expect_ping(leases(host)["vm1"]["addresses"][0], 1)

@@ -97,7 +97,7 @@ fn services_that_do_less_than_they_seem_to_are_warned_of() {
 fn what_is_not_checked_of_a_guest_is_told() {
     let warnings = |text: &str| {
         let document = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        document.objects.iter().filter_map(config::Item::warning).collect::<Vec<_>>()
+        config::warnings(&document.objects)
     };
     let [mon0] = &warnings(VALID)[..] else { panic!("of mon0 alone: {:?}", warnings(VALID)) };
     let line = VALID.lines().position(|l| l == "name = \"mon0\"").map(|i| i + 1);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Returns the plan of the services. `vif` knows the numbers of interfaces.
 pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
-    let served = index.networks().values().filter(|network| network.dhcp || network.ra);
+    let served = index.networks().values().filter(|network| network.dhcp || network.ra || network.dns);
     let networks: HashMap<&str, Arc<Network>> =
         served.map(|network| (network.name.as_str(), Arc::new(described(network)))).collect();
     let mut plan = Plan { gateway_mac: GATEWAY_MAC, ..Plan::default() };
@@ -77,6 +77,7 @@ fn described(network: &config::Network) -> Network {
         domain: network.domain.clone(),
         dhcp: network.dhcp,
         ra: network.ra,
+        dns: network.dns,
         resolvers: network.resolvers.clone(),
         options,
     }

@@ -494,7 +494,7 @@ impl<'a> Compiler<'a> {
             },
             wire,
             routed_outside: network.routed_outside,
-            services: Services { dhcp: network.dhcp, ra: network.ra, dns: false },
+            services: Services { dhcp: network.dhcp, ra: network.ra, dns: network.dns },
         };
         self.out.networks.insert(vrf, compiled);
         if let Some(label) = self.index.network_label(network) {

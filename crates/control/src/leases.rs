@@ -109,6 +109,7 @@ fn lease_to(objects: &mut Objects, network: &Network, guests: &[&Guest]) -> Resu
                 ))
             })?);
         }
+        addresses.sort_by_key(IpAddr::is_ipv6);
         taken.extend(addresses.iter().copied());
         let mac = before.as_ref().and_then(|lease| lease.mac).filter(|_| guest.mac.is_none());
         let lease = Lease { guest: guest.name.clone(), network: network.name.clone(), mac, addresses };

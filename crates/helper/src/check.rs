@@ -64,6 +64,7 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         | Request::Succeed
         | Request::Machines
         | Request::Peer { .. }
+        | Request::Resolver { .. }
         | Request::Stop => Ok(()),
         Request::InheritTap { .. } => ensure(descriptors.iter().all(is_tap), "a descriptor is not of a tap"),
         Request::AttachXdp(program) => {

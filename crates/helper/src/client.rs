@@ -11,7 +11,7 @@ use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{Listening, ListeningFile, Place, Sockets};
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -162,6 +162,14 @@ impl Helper {
     /// As there.
     pub fn peer(&self, address: SocketAddr) -> Result<OwnedFd, Refusal> {
         self.descriptors(&Request::Peer { address }, &[]).and_then(one)
+    }
+
+    /// Connects to a resolver of names; see [`Request::Resolver`].
+    ///
+    /// # Errors
+    /// As for [`crate::resolver`]; or the file names no such resolver.
+    pub fn resolver(&self, server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
+        Ok(one(self.descriptors(&Request::Resolver { server, number }, &[])?)?)
     }
 
     /// Opens the daemon's configuration file for reading.

@@ -5,8 +5,8 @@
 //! it over. An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet,
 //! or that the last daemon had; sockets on a network device; a unix socket where no stranger can put one, or
 //! a connection to a VMM's, both in directories that the helper was told at its start; files of memory for
-//! virtual machines; TCP connections to the BGP peers that the file named at the start; and the daemon's own
-//! configuration file. The helper never sees guests' memory, and only
+//! virtual machines; TCP connections to the BGP peers that the file named at the start; sockets to resolvers that
+//! the daemon's file or the host names; and that file. The helper never sees guests' memory, and only
 //! the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). `wire` and
@@ -24,6 +24,7 @@ mod files;
 mod machines;
 mod peers;
 mod request;
+mod resolvers;
 mod serve;
 mod taps;
 mod under_way;
@@ -40,6 +41,7 @@ pub use directories::{Directories, WINDOWS};
 pub use machines::{PORT, listen_to_machines};
 pub use peers::Peers;
 pub use request::{Answer, Refusal, Reply, Request};
+pub use resolvers::{Named, resolver};
 pub use sandbox::lookup;
 pub use serve::{Server, serve};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use wire::{Mode, Stage, TapPort, TapState, XdpProgram};
 
@@ -106,6 +106,9 @@ pub enum Request {
     Connect { path: PathBuf },
     /// Begin to connect to a BGP peer. The answer has the socket.
     Peer { address: SocketAddr },
+    /// Connect a socket for datagrams to a resolver of names: to this one, if the configuration file names it, or
+    /// else to the one of this number among those of the host. The answer has it.
+    Resolver { server: Option<IpAddr>, number: u8 },
     /// Look up the ids of `user` or `user:group`. Answered by [`Reply::Owner`].
     Owner { names: String },
     /// Open the registers of a PCI device. The answer has the file.

@@ -5,6 +5,7 @@ use crate::directories::Directories;
 use crate::files::Files;
 use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
+use crate::resolvers::{Named, Resolvers};
 use crate::taps::{self, Heir, Taps, is_closed, move_in, wait};
 use crate::under_way::{UnderWay, Work};
 use crate::{bar, confine, users};
@@ -25,11 +26,17 @@ use wire::{Attachment, Mode, Opener, TapPort, TapState, XdpError, XdpProgram, Xd
 const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
-/// in these directories, and connections go to these peers; `config` is the daemon's configuration file. The daemon `takes_over` from one that
-/// runs, or it has the run-dir alone.
+/// in these directories, and connections go to these peers; `config` is the daemon's configuration file, in which
+/// `named` finds resolvers. The daemon `takes_over` from one that runs, or it has the run-dir alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
-pub fn serve(socket: OwnedFd, (directories, peers): (Directories, Peers), config: PathBuf, takes_over: bool) {
+pub fn serve(
+    socket: OwnedFd,
+    (directories, peers): (Directories, Peers),
+    config: PathBuf,
+    takes_over: bool,
+    named: Named,
+) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
     let started_as = Account { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
@@ -39,7 +46,8 @@ pub fn serve(socket: OwnedFd, (directories, peers): (Directories, Peers), config
     if is_closed(&socket) {
         return;
     }
-    let mut server = Server { peers, ..Server::new(directories, config, started_as) };
+    let resolvers = Resolvers::new(named);
+    let mut server = Server { peers, resolvers, ..Server::new(directories, config, started_as) };
     let heir = server.inherit(takes_over);
     let windows = server.directories.run_dir().join(crate::WINDOWS);
     let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
@@ -96,6 +104,7 @@ pub struct Server {
     directories: Directories,
     peers: Peers,
     config: PathBuf,
+    resolvers: Resolvers,
     /// The owner of sockets for which the daemon names none.
     started_as: Account,
     files: Files,
@@ -119,6 +128,7 @@ impl Server {
             directories,
             peers: Peers::default(),
             config,
+            resolvers: Resolvers::new(|_| Vec::new()),
             started_as,
             files: Files::default(),
             taps: Taps::default(),
@@ -240,6 +250,9 @@ impl Server {
             Request::Machines => return given(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => return given(vec![self.connect(path)?]),
             Request::Peer { address } => return given(vec![self.peers.connect(*address)?]),
+            Request::Resolver { server, number } => {
+                return given(vec![self.resolvers.connect(&self.config, *server, *number)?]);
+            }
             Request::Owner { names } => {
                 let (user, group) = sandbox::lookup(names).map_err(Refusal::new)?;
                 return Ok((Reply::Owner(user, group), Vec::new()));

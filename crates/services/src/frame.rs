@@ -38,6 +38,46 @@ impl<'a> Datagram<'a> {
     }
 }
 
+/// The way back to who sent a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Back {
+    /// The MACs and addresses of the gateway and the guest, and their ports.
+    macs: (Mac, Mac),
+    addresses: (IpAddr, IpAddr),
+    ports: (u16, u16),
+}
+
+impl Back {
+    pub(crate) fn of(headers: &Headers) -> Result<Self, Refused> {
+        let (Some(eth), Some(ip), L4::Udp { src, dst }) = (&headers.eth, headers.ip(), headers.l4) else {
+            return Err(Refused::Malformed);
+        };
+        Ok(Self { macs: (eth.dst, eth.src), addresses: (ip.dst, ip.src), ports: (dst, src) })
+    }
+
+    /// Returns how long an answer may be on a link with this MTU.
+    pub(crate) fn room(&self, mtu: u16) -> usize {
+        let headers = if self.addresses.0.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
+        usize::from(mtu).saturating_sub(headers + proto::UDP_LEN)
+    }
+
+    /// Returns the frame of an answer.
+    pub(crate) fn frame(&self, payload: &[u8]) -> Result<Vec<u8>, Refused> {
+        match self.addresses {
+            (IpAddr::V4(own), IpAddr::V4(guest)) => {
+                let from = End { mac: self.macs.0, addr: own, port: self.ports.0 };
+                let to = End { mac: self.macs.1, addr: guest, port: self.ports.1 };
+                datagram(from, to, payload).map_err(|_| Refused::Malformed)
+            }
+            (IpAddr::V6(own), IpAddr::V6(guest)) => {
+                let mut body = udp_body(self.ports, payload)?;
+                packet6((self.macs.0, own), (proto::UDP, TTL, 6), (self.macs.1, guest), &mut body)
+            }
+            _ => Err(Refused::Malformed),
+        }
+    }
+}
+
 /// Who sends a datagram, or gets it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
@@ -81,11 +121,17 @@ pub(crate) fn datagram6(
     to: (Mac, Ipv6Addr),
     payload: &[u8],
 ) -> Result<Vec<u8>, Refused> {
+    let mut body = udp_body(ports, payload)?;
+    packet6((plan.gateway_mac, guest.router(plan)), (proto::UDP, TTL, 6), to, &mut body)
+}
+
+/// Returns a datagram without checksum. `ports`: from and to.
+fn udp_body(ports: (u16, u16), payload: &[u8]) -> Result<Vec<u8>, Refused> {
     let len = u16::try_from(proto::UDP_LEN + payload.len()).map_err(|_| Refused::Malformed)?;
     let mut body = vec![0; len.into()];
     udp(&mut body, ports.0, ports.1, len, 0).map_err(|_| Refused::Malformed)?;
     body[proto::UDP_LEN..].copy_from_slice(payload);
-    packet6(plan, guest, (proto::UDP, TTL, 6), to, &mut body)
+    Ok(body)
 }
 
 /// Returns the frame of an ICMPv6 message from the router, whose checksum is missing.
@@ -95,25 +141,22 @@ pub(crate) fn icmpv6(
     to: (Mac, Ipv6Addr),
     message: &mut [u8],
 ) -> Result<Vec<u8>, Refused> {
-    packet6(plan, guest, (proto::ICMPV6, LINK_HOPS, 2), to, message)
+    packet6((plan.gateway_mac, guest.router(plan)), (proto::ICMPV6, LINK_HOPS, 2), to, message)
 }
 
-/// Returns the frame of a packet from the router's link-local address. `kind`: protocol, hop limit, and where the
-/// checksum is.
+/// Returns the frame of an IPv6 packet. `kind`: protocol, hop limit, and where the checksum is.
 fn packet6(
-    plan: &Plan,
-    guest: &Binding,
+    (from, src): (Mac, Ipv6Addr),
     (next_header, hop_limit, sum_at): (u8, u8, usize),
     (mac, dst): (Mac, Ipv6Addr),
     body: &mut [u8],
 ) -> Result<Vec<u8>, Refused> {
-    let src = guest.router(plan);
     let payload_len = u16::try_from(body.len()).map_err(|_| Refused::Malformed)?;
     let sum = checksum::l4(src.into(), dst.into(), next_header, body);
     body[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
     let ip = Ipv6 { src, dst, next_header, hop_limit, traffic_class: 0, flow_label: 0, payload_len };
     let mut frame = vec![0; proto::ETHERNET_LEN + proto::IPV6_LEN];
-    ethernet(&mut frame, mac, plan.gateway_mac, proto::ETHERTYPE_IPV6).map_err(|_| Refused::Malformed)?;
+    ethernet(&mut frame, mac, from, proto::ETHERTYPE_IPV6).map_err(|_| Refused::Malformed)?;
     ipv6(&mut frame[proto::ETHERNET_LEN..], &ip).map_err(|_| Refused::Malformed)?;
     frame.extend_from_slice(body);
     Ok(frame)

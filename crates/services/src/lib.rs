@@ -1,7 +1,8 @@
-//! Services of networks for their guests: addresses, by DHCP and DHCPv6, and router advertisements.
+//! Services of networks for their guests: addresses, by DHCP and DHCPv6, router advertisements, and names, by DNS.
 //!
 //! Owns: reading what guests ask, and the answers. Nothing here does I/O: a question is a frame, and so is the answer.
-//! Each guest is answered from its own entry of the [`Plan`] alone, so nothing that it asks changes what others get.
+//! Each guest is answered from the [`Plan`] alone, so nothing that it asks changes what others get; what is for
+//! resolvers outside is an [`Inquiry`], and their answers are kept by network.
 //!
 //! Must not know: tables, the control plane, how frames come and go.
 #![warn(missing_docs)]
@@ -10,6 +11,7 @@
 mod counts;
 mod dhcp;
 mod dhcpv6;
+mod dns;
 mod frame;
 mod plan;
 mod refused;
@@ -19,10 +21,11 @@ mod router;
 mod tests;
 
 pub use counts::{Counts, Key};
+pub use dns::Inquiry;
 pub use plan::{Binding, DhcpOptions, Network, Plan, Route};
 pub use refused::Refused;
 
-use frame::Datagram;
+use frame::{Back, Datagram};
 use packet::{Headers, L4, Mac, proto};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,6 +43,45 @@ struct State {
     counts: Counts,
     /// The MACs of guests that had none, by the numbers of their interfaces.
     learnt: BTreeMap<u16, Mac>,
+    cache: dns::Cache,
+    /// The inquiries of guests, by the guests' names.
+    inquirers: BTreeMap<String, Inquirer>,
+}
+
+/// The inquiries of a guest.
+#[derive(Debug, Default)]
+struct Inquirer {
+    /// Inquiries under way.
+    waiting: u16,
+    /// The second of the last one, and how many there were in it.
+    second: u64,
+    asked: u16,
+}
+
+/// Most inquiries of a guest under way, and in a second.
+const MOST_INQUIRIES: u16 = 32;
+const INQUIRIES_PER_SECOND: u16 = 100;
+
+/// The result of a question.
+#[derive(Debug)]
+pub enum Answer {
+    /// It is answered by this frame.
+    Frame(Vec<u8>),
+    /// Somebody outside is to be asked; then [`Services::resolved`] has the frame.
+    Inquiry(Box<Inquiry>),
+}
+
+impl Inquirer {
+    fn may_ask(&mut self, now: u64) -> bool {
+        if self.second != now {
+            (self.second, self.asked) = (now, 0);
+        }
+        let may = self.waiting < MOST_INQUIRIES && self.asked < INQUIRIES_PER_SECOND;
+        if may {
+            (self.waiting, self.asked) = (self.waiting + 1, self.asked + 1);
+        }
+        may
+    }
 }
 
 impl Services {
@@ -52,12 +94,17 @@ impl Services {
             guest(&before) == guest(&plan) && plan.bindings.get(number).is_some_and(|its| its.learns)
         };
         state.learnt.retain(|number, _| same(number));
+        state.inquirers.retain(|_, its| its.waiting > 0);
+        if resolvers(&before) != resolvers(&plan) {
+            state.cache.clear();
+        }
         state.counts.keep(&plan);
         state.plan = Arc::new(plan);
     }
 
-    /// Returns the answer to a guest's frame, if there is one. `guest`: the number of its interface.
-    pub fn answer(&self, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
+    /// Returns the answer to a guest's frame, if there is one. `guest`: the number of its interface; `now`: seconds
+    /// after any begin.
+    pub fn answer(&self, guest: u16, frame: &[u8], now: u64) -> Option<Answer> {
         let (plan, learnt) = {
             let state = self.lock();
             (state.plan.clone(), state.learnt.get(&guest).copied())
@@ -65,13 +112,55 @@ impl Services {
         let binding = plan.bindings.get(&guest)?;
         let known =
             learnt.filter(|_| binding.learns).map(|mac| Binding { mac: Some(mac), ..binding.clone() });
-        let answer = answer(&plan, known.as_ref().unwrap_or(binding), frame);
+        let answer = match answer(&plan, known.as_ref().unwrap_or(binding), frame) {
+            Ok(Outcome::Inquire(inquiry)) => {
+                return self.inquire(binding, Inquiry { number: guest, ..inquiry }, now);
+            }
+            Ok(Outcome::Answer(frame)) => Ok(Some(frame)),
+            Ok(Outcome::Nothing) => Ok(None),
+            Err(refused) => Err(refused),
+        };
         let mut state = self.lock();
         if let (Ok(Some(_)), true, Some(mac)) = (&answer, binding.learns, teaches(frame)) {
             state.learnt.entry(guest).or_insert(mac);
         }
         state.counts.count(&binding.network.name, answer.as_ref().map(Option::is_some));
-        answer.ok().flatten()
+        answer.ok().flatten().map(Answer::Frame)
+    }
+
+    /// Returns the answer to an inquiry, if it is known, or has it made.
+    fn inquire(&self, guest: &Binding, inquiry: Inquiry, now: u64) -> Option<Answer> {
+        let mut state = self.lock();
+        let kept = state.cache.get(&inquiry, now).and_then(|kept| inquiry.passed_on(&kept));
+        if let Some(kept) = kept {
+            let frame = inquiry.back.frame(&kept);
+            state.counts.count(&guest.network.name, frame.as_ref().map(|_| true));
+            return frame.ok().map(Answer::Frame);
+        }
+        if !state.inquirers.entry(guest.guest.clone()).or_default().may_ask(now) {
+            state.counts.count(&guest.network.name, Err(&Refused::TooMany));
+            return None;
+        }
+        Some(Answer::Inquiry(Box::new(inquiry)))
+    }
+
+    /// Ends an inquiry with the answer of a resolver, or without, and returns the number of the guest's interface and
+    /// the frame for it, if the guest is still there.
+    pub fn resolved(&self, inquiry: &Inquiry, response: Option<&[u8]>, now: u64) -> Option<(u16, Vec<u8>)> {
+        let mut state = self.lock();
+        if let Some(its) = state.inquirers.get_mut(&inquiry.guest) {
+            its.waiting = its.waiting.saturating_sub(1);
+        }
+        let is_its = |its: &&Binding| its.guest == inquiry.guest && its.network.name == inquiry.network;
+        state.plan.bindings.get(&inquiry.number).filter(is_its)?;
+        if let Some(response) = response {
+            state.cache.put(inquiry, response, now);
+        }
+        let passed_on = response.and_then(|response| inquiry.passed_on(response));
+        let outcome = passed_on.as_ref().map(|_| true).ok_or(Refused::NoResolver);
+        state.counts.count(&inquiry.network, outcome.as_ref().copied());
+        let frame = inquiry.back.frame(&passed_on.unwrap_or_else(|| inquiry.failed()));
+        Some((inquiry.number, frame.ok()?))
     }
 
     /// Returns the MACs of guests that had none when they were first answered by DHCP, by the guests' names.
@@ -127,20 +216,47 @@ fn teaches(frame: &[u8]) -> Option<Mac> {
     headers.eth.as_ref().filter(|_| is_dhcp).map(|eth| eth.src)
 }
 
-fn answer(plan: &Plan, guest: &Binding, frame: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+/// Returns the resolvers of each network.
+fn resolvers(plan: &Plan) -> BTreeMap<&str, &[IpAddr]> {
+    let networks = plan.bindings.values().map(|binding| &binding.network);
+    networks.map(|network| (network.name.as_str(), &network.resolvers[..])).collect()
+}
+
+/// The result of a question, before others are asked.
+enum Outcome {
+    /// It has no answer.
+    Nothing,
+    Answer(Vec<u8>),
+    Inquire(Inquiry),
+}
+
+impl From<Option<Vec<u8>>> for Outcome {
+    fn from(answer: Option<Vec<u8>>) -> Self {
+        answer.map_or(Self::Nothing, Self::Answer)
+    }
+}
+
+fn answer(plan: &Plan, guest: &Binding, frame: &[u8]) -> Result<Outcome, Refused> {
     let headers = Headers::ethernet(frame, 0, frame.len()).map_err(|_| Refused::Malformed)?;
     let (ip, eth) =
         (headers.ip().ok_or(Refused::Malformed)?, headers.eth.as_ref().ok_or(Refused::Malformed)?);
     match (headers.l4, ip.src) {
         (L4::Icmp { kind: proto::ND_ROUTER_SOLICITATION, .. }, IpAddr::V6(src)) => {
             let to = (!src.is_unspecified()).then_some((eth.src, src));
-            router::advertisement(plan, guest, to).map(Some)
+            router::advertisement(plan, guest, to).map(Outcome::Answer)
         }
         (L4::Udp { dst: dhcp::SERVER, .. }, IpAddr::V4(_)) => {
-            dhcp::answer(plan, guest, &Datagram::read(frame, &headers)?)
+            dhcp::answer(plan, guest, &Datagram::read(frame, &headers)?).map(Outcome::from)
         }
         (L4::Udp { dst: dhcpv6::SERVER, .. }, IpAddr::V6(_)) => {
-            dhcpv6::answer(plan, guest, &Datagram::read(frame, &headers)?)
+            dhcpv6::answer(plan, guest, &Datagram::read(frame, &headers)?).map(Outcome::from)
+        }
+        (L4::Udp { dst: dns::SERVER, .. }, _) if guest.network.dns => {
+            let back = Back::of(&headers)?;
+            match dns::answer(plan, guest, back, Datagram::read(frame, &headers)?.payload)? {
+                dns::Outcome::Answer(message) => back.frame(&message).map(Outcome::Answer),
+                dns::Outcome::Inquire(inquiry) => Ok(Outcome::Inquire(inquiry)),
+            }
         }
         _ => Err(Refused::Malformed),
     }

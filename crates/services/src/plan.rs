@@ -47,7 +47,9 @@ pub struct Network {
     pub dhcp: bool,
     /// Whether the gateway announces itself to guests as a router.
     pub ra: bool,
-    /// Servers that resolve names.
+    /// Whether the gateway resolves names.
+    pub dns: bool,
+    /// Servers that resolve names: guests ask them, or with `dns` the gateway does.
     pub resolvers: Vec<IpAddr>,
     /// DHCP's further settings.
     pub options: DhcpOptions,
@@ -108,6 +110,16 @@ impl Binding {
         let mut link_local =
             self.network.gateways.iter().filter_map(v6).filter(Ipv6Addr::is_unicast_link_local);
         link_local.next().unwrap_or_else(|| plan.gateway_mac.link_local())
+    }
+
+    /// Returns the servers that resolve names, as guests are told.
+    pub(crate) fn resolvers(&self) -> Vec<IpAddr> {
+        if !self.network.dns {
+            return self.network.resolvers.clone();
+        }
+        // The gateways of the guest's subnets.
+        let v4 = self.v4().map(|(_, gateway)| gateway.addr().into());
+        v4.into_iter().chain(self.gateways6().map(|gateway| gateway.addr().into())).collect()
     }
 
     /// Returns the domains in which the guest looks for names.

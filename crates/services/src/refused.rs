@@ -15,6 +15,12 @@ pub enum Refused {
     /// The message is for another server, or came by a relay.
     #[error("not_ours")]
     NotOurs,
+    /// The guest asks more of resolvers outside than it may.
+    #[error("too_many")]
+    TooMany,
+    /// No resolver answered.
+    #[error("no_resolver")]
+    NoResolver,
     /// The answer could not be sent.
     #[error("lost")]
     Lost,

@@ -53,7 +53,7 @@ pub(crate) fn advertisement(
         body.extend([0; 4]);
         body.extend(prefix.network().octets());
     }
-    let mut resolvers = crate::plan::v6_of(&network.resolvers);
+    let mut resolvers = crate::plan::v6_of(&guest.resolvers());
     resolvers.truncate(LONGEST.saturating_sub(body.len() + 8) / 16);
     if !resolvers.is_empty() {
         body.extend([25, (1 + 2 * resolvers.len()) as u8, 0, 0]);

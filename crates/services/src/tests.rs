@@ -1,7 +1,9 @@
 //! Answers to well-behaved and hostile guests.
 
+mod dns;
+
 use crate::frame::{Datagram, End, datagram, datagram6};
-use crate::{Binding, DhcpOptions, Key, Network, Plan, Route, Services};
+use crate::{Answer, Binding, DhcpOptions, Key, Network, Plan, Route, Services};
 use bolero::TypeGenerator;
 use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
 use dhcproto::v6;
@@ -26,6 +28,7 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
         ],
         dhcp: true,
         ra: true,
+        dns: false,
         domain: Some("blue.internal".to_owned()),
         resolvers: vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()],
         options,
@@ -64,12 +67,20 @@ fn frame(message: &Message) -> Vec<u8> {
 
 /// Returns the answer: to which MAC and address it goes, and what it says.
 fn ask(services: &Services, message: &Message) -> Option<(Mac, IpAddr, Message)> {
-    let answer = services.answer(1, &frame(message))?;
+    let answer = answer(services, 1, &frame(message))?;
     let headers = Headers::ethernet(&answer, 0, answer.len()).unwrap();
     let (read, to) = (Datagram::read(&answer, &headers).unwrap(), headers.ip().unwrap().dst);
     assert_eq!((read.from, read.src, headers.ports().1), (GATEWAY, SERVER.into(), 68));
     assert!(read.payload.len() >= 300);
     Some((Mac(*answer.first_chunk().unwrap()), to, Message::decode(&mut Decoder::new(read.payload)).unwrap()))
+}
+
+/// Returns the frame that answers a question.
+fn answer(services: &Services, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
+    match services.answer(guest, frame, 0)? {
+        Answer::Frame(frame) => Some(frame),
+        Answer::Inquiry(_) => None,
+    }
 }
 
 fn count(services: &Services, outcome: &str) -> u64 {
@@ -151,16 +162,16 @@ fn what_is_wrong_gets_no_answer_and_is_counted() {
     let end = discover.to_vec().unwrap().len() - 1;
     for wrong in [change(0, 2), change(1, 6), change(2, 16), change(236, 0), change(end, 0), change(end, 50)]
     {
-        assert_eq!(services.answer(1, &wrong), None);
+        assert_eq!(answer(&services, 1, &wrong), None);
     }
-    assert_eq!(services.answer(1, &good[..good.len() - 1]), None);
+    assert_eq!(answer(&services, 1, &good[..good.len() - 1]), None);
     assert_eq!(count(&services, "malformed"), 7);
-    assert_eq!((services.answer(1, &change(33, 9)), count(&services, "wrong_mac")), (None, 1));
-    assert_eq!((services.answer(1, &change(24, 9)), count(&services, "not_ours")), (None, 1));
+    assert_eq!((answer(&services, 1, &change(33, 9)), count(&services, "wrong_mac")), (None, 1));
+    assert_eq!((answer(&services, 1, &change(24, 9)), count(&services, "not_ours")), (None, 1));
     let other = message(MessageType::Request, NOBODY, [DhcpOption::ServerIdentifier(OWN)]);
     assert_eq!((ask(&services, &other), count(&services, "not_ours")), (None, 2));
-    assert_eq!((services.answer(2, &good), count(&services, "no_address")), (None, 1));
-    assert_eq!(services.answer(3, &good), None, "a guest of no such network");
+    assert_eq!((answer(&services, 2, &good), count(&services, "no_address")), (None, 1));
+    assert_eq!(answer(&services, 3, &good), None, "a guest of no such network");
 }
 
 #[test]
@@ -221,7 +232,7 @@ fn wish(addresses: &[Ipv6Addr]) -> v6::DhcpOption {
 }
 
 fn ask6(services: &Services, payload: &[u8]) -> Option<v6::Message> {
-    let answer = services.answer(1, &frame6(payload))?;
+    let answer = answer(services, 1, &frame6(payload))?;
     let headers = Headers::ethernet(&answer, 0, answer.len()).unwrap();
     let read = Datagram::read(&answer, &headers).unwrap();
     assert_eq!((read.from, read.src, headers.ports().1), (GATEWAY, GATEWAY.link_local().into(), 546));
@@ -341,13 +352,13 @@ fn a_guest_has_the_mac_of_its_first_question() {
     (other[11], other[14 + 20 + 8 + 33]) = (9, 9);
     other[40..42].copy_from_slice(&[0, 0]);
     assert!(services.learnt().is_empty());
-    assert!(services.answer(1, &discover).is_some());
+    assert!(answer(&services, 1, &discover).is_some());
     assert_eq!(services.learnt(), [("vm1".to_owned(), MAC)]);
-    assert_eq!((services.answer(1, &other), count(&services, "wrong_mac")), (None, 1));
+    assert_eq!((answer(&services, 1, &other), count(&services, "wrong_mac")), (None, 1));
     services.follow(learning("vm1"));
     assert_eq!(services.learnt().len(), 1, "as long as it is the same guest");
     services.forget("vm1");
-    assert!(services.answer(1, &other).is_some());
+    assert!(answer(&services, 1, &other).is_some());
     services.follow(learning("vm2"));
     assert!(services.learnt().is_empty());
 }
@@ -360,6 +371,7 @@ enum Step {
     Payload6(Vec<u8>),
     Changed6 { kind: u8, wished: Vec<u8>, at: u16, to: u8 },
     Changed { kind: u8, ciaddr: [u8; 4], requested: Option<[u8; 4]>, at: u16, to: u8 },
+    Dns { message: Vec<u8>, response: Vec<u8>, changed: Option<(u8, u8)> },
     Plan { mtu: u16, search: u8 },
 }
 
@@ -388,6 +400,9 @@ impl Step {
                 bytes[at] = to;
                 datagram(ends.0, ends.1, &bytes).unwrap()
             }
+            Self::Dns { message, response, changed } => {
+                return dns::hostile(services, message, response, changed);
+            }
             Self::Plan { mtu, search } => {
                 let search = (0..search).map(|n| format!("{n}.example")).collect();
                 return services
@@ -395,7 +410,7 @@ impl Step {
             }
         };
         for guest in 0..3 {
-            let Some(answer) = services.answer(guest, &frame) else { continue };
+            let Some(answer) = answer(services, guest, &frame) else { continue };
             let headers = Headers::ethernet(&answer, 0, answer.len()).unwrap();
             let Ok(read) = Datagram::read(&answer, &headers) else { continue };
             if headers.ports().1 == 546 {

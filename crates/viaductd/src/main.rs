@@ -19,6 +19,7 @@ mod ports;
 mod privileges;
 mod readers;
 mod replace;
+mod resolving;
 mod serving;
 mod signals;
 mod verbs;
@@ -26,6 +27,7 @@ mod verbs;
 use clap::Parser;
 use helper::{Directories, Peers};
 use log::{Format, Log};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -135,11 +137,21 @@ fn reasons(error: &anyhow::Error) -> String {
     })
 }
 
+/// Returns the resolvers that the networks of a file name.
+fn resolvers(file: &str) -> Vec<IpAddr> {
+    let objects = config::read(file).map(|file| file.objects).unwrap_or_default();
+    let of = |item: &config::Item| match &item.object {
+        config::Object::Network(network) => network.resolvers.clone(),
+        _ => Vec::new(),
+    };
+    objects.iter().flat_map(of).collect()
+}
+
 /// Runs the helper of a daemon, which sends requests on standard input.
 fn help(places: (Directories, Peers), config: PathBuf, takes_over: bool) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, places, config, takes_over);
+            helper::serve(socket, places, config, takes_over, resolvers);
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }

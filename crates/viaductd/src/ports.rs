@@ -66,7 +66,7 @@ impl ExecutorPorts {
         }
         let matchmaker = Matchmaker::start(&forwarder);
         verbs.serve_sockets(&matchmaker);
-        let services = serving::start(&forwarder);
+        let services = serving::start(&forwarder, &privileges);
         Self {
             forwarder,
             matchmaker,

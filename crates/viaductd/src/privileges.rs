@@ -5,7 +5,7 @@ use helper::{Directories, Helper, Peers, Refusal};
 use sandbox::{Calls, CapabilitySet, Keep};
 use sockets::Sockets;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +69,17 @@ impl Privileges {
         match &self.helper {
             Some(helper) => helper.peer(address),
             None => self.peers.connect(address),
+        }
+    }
+
+    /// Connects to a resolver of names; see [`helper::Request::Resolver`].
+    ///
+    /// # Errors
+    /// As for [`helper::resolver`]; or the file names no such resolver.
+    pub fn resolver(&self, server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
+        match &self.helper {
+            Some(helper) => helper.resolver(server, number),
+            None => helper::resolver(server, number),
         }
     }
 

@@ -198,6 +198,9 @@ pub struct Network {
     /// Addresses for guests without: 10.1.1.100-10.1.1.199, or a prefix.
     #[prost(string, repeated, tag = "25")]
     pub pool: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether the gateway resolves names.
+    #[prost(bool, optional, tag = "20")]
+    pub dns: ::core::option::Option<bool>,
 }
 /// What DHCP tells guests besides addresses and names.
 #[allow(clippy::all)]

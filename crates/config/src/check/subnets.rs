@@ -21,7 +21,7 @@ pub fn warnings(objects: &[Item]) -> Vec<Problem> {
         _ => None,
     };
     let pools: HashMap<String, Network> = objects.iter().filter_map(network).collect();
-    // What a guest with a lease sends is checked.
+    // The packets of a guest with a lease are checked.
     let leases = |item: &Item| match &item.object {
         Object::Guest(guest) => pools.get(&guest.network).is_some_and(|network| network.leases_to(guest)),
         _ => false,

@@ -53,6 +53,9 @@ pub struct Network {
     /// Whether the gateway announces itself to guests as an IPv6 router.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ra: bool,
+    /// Whether the gateway resolves names.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dns: bool,
     /// The domain of the guests' names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
@@ -207,7 +210,7 @@ impl Network {
         let mss_clamp = r.get("mss_clamp").unwrap_or(false);
         let routed_outside = r.get("routed_outside").unwrap_or(false);
         let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
-        let pool = r.list("pool");
+        let (pool, dns) = (r.list("pool"), r.get("dns").unwrap_or(false));
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
         let (import, export) = (r.list("import"), r.list("export"));
@@ -242,6 +245,7 @@ impl Network {
                 routed_outside,
                 dhcp,
                 ra,
+                dns,
                 domain,
                 resolvers,
                 pool,

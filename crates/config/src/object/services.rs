@@ -122,12 +122,18 @@ pub(super) fn check(network: &Network, r: &Reader<'_>) {
     if network.domain.as_ref().is_some_and(|name| !is_domain(name)) {
         r.problem(Some("domain"), "`domain` is a domain, as in \"blue.internal\"");
     }
+    if network.dns && network.gateways.is_empty() {
+        r.problem(Some("dns"), "`dns` needs an address in `gateways`, which answers");
+    }
     let told = [
         ("domain", network.domain.is_some()),
         ("resolvers", !network.resolvers.is_empty()),
         ("dhcp_options", network.dhcp_options.is_some()),
     ];
-    for (key, _) in told.iter().filter(|(_, is_there)| *is_there && !network.dhcp && !network.ra) {
+    let tells = network.dhcp || network.ra;
+    for (key, _) in
+        told.iter().filter(|(key, there)| *there && !tells && !(network.dns && *key != "dhcp_options"))
+    {
         r.problem(
             Some(key),
             format!("`{key}` is told by DHCP or router advertisements; add `dhcp = true` or `ra = true`"),

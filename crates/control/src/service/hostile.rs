@@ -86,7 +86,7 @@ const LINES: [&str; 67] = [
 ];
 
 const ACTIONS: [&str; 5] = ["drop", "allow", "police:4294967296", "mirror:vm1", ""];
-const KINDS: usize = 13;
+const KINDS: usize = 14;
 
 /// Makes a message from the keys that `picks` names, if they make one.
 fn filled<T: DeserializeOwned>(picks: &[u8]) -> Option<T> {

@@ -145,7 +145,7 @@ impl Lease<'_> {
             let v4 = v4_of(addresses);
             (!v4.is_empty()).then(|| option(v4))
         };
-        all.extend(list(&network.resolvers, DhcpOption::DomainNameServer));
+        all.extend(list(&self.guest.resolvers(), DhcpOption::DomainNameServer));
         all.extend(self.guest.hostname.clone().map(DhcpOption::Hostname));
         all.extend(network.domain.clone().map(DhcpOption::DomainName));
         if !options.routes.is_empty() {

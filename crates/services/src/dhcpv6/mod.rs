@@ -99,7 +99,7 @@ fn status(status: Status) -> DhcpOption {
 /// Returns servers of names, domains and time servers: what matters most first.
 fn tell(guest: &Binding) -> Vec<DhcpOption> {
     let network = &guest.network;
-    let resolvers = v6_of(&network.resolvers);
+    let resolvers = v6_of(&guest.resolvers());
     // The library would compress the names, which is not allowed here (RFC 8415, 10).
     let mut search = Vec::new();
     guest.search().iter().for_each(|name| crate::router::wire(name, &mut search));

@@ -196,6 +196,9 @@ pub struct NetworkArgs {
     /// Announce the gateway to guests as an IPv6 router
     #[arg(long)]
     pub ra: bool,
+    /// Resolve names at the gateway's address
+    #[arg(long)]
+    pub dns: bool,
     /// The domain of the guests' names
     #[arg(long)]
     pub domain: Option<String>,

@@ -202,7 +202,7 @@ async fn interfaces(on: &mut Context, kind: Kind) -> Result<Vec<Value>, Failure>
         }
         let Some(vif) = vifs.iter().find(|vif| row["name"] == *vif.name) else { continue };
         row["state"] = state_of(vif).into();
-        // What the guest leased.
+        // With the addresses that the guest leased.
         if kind == Kind::Guest && !vif.addresses.is_empty() {
             row["mac"] = vif.mac.clone().into();
             row["addresses"] = vif.addresses.clone().into();

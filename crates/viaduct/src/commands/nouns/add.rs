@@ -101,6 +101,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         routed_outside: args.routed_outside.then_some(true),
         dhcp: args.dhcp.then_some(true),
         ra: args.ra.then_some(true),
+        dns: args.dns.then_some(true),
         domain: args.domain,
         resolvers: args.resolvers,
         pool: args.pool,

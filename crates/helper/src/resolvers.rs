@@ -1,0 +1,134 @@
+//! Sockets to resolvers of names: those that the configuration file names, and those of the host. The daemon reaches no
+//! others, whatever its guests ask.
+
+use crate::request::Refusal;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use std::fmt;
+use std::fs::Metadata;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The port of resolvers.
+const PORT: u16 = 53;
+/// The host's resolvers (resolv.conf(5)).
+const HOSTS: &str = "/etc/resolv.conf";
+/// Most bytes of such a file that are read, and of a configuration file.
+const MOST: u64 = 64 << 10;
+const MOST_OF_CONFIG: u64 = 256 << 20;
+
+/// Reads the resolvers that the text of a configuration file names.
+pub type Named = fn(&str) -> Vec<IpAddr>;
+
+/// The resolvers that may be asked.
+pub(crate) struct Resolvers {
+    named: Named,
+    /// The resolvers that the configuration file named last, and the state of the file then.
+    last: Mutex<Option<(Stamp, Vec<IpAddr>)>>,
+}
+
+/// A state of a file: device, inode, length and time of its last change.
+type Stamp = (u64, u64, u64, (i64, i64));
+
+impl Resolvers {
+    pub(crate) fn new(named: Named) -> Self {
+        Self { named, last: Mutex::default() }
+    }
+
+    /// Connects to a resolver; see [`Request::Resolver`](crate::Request::Resolver).
+    pub(crate) fn connect(
+        &self,
+        config: &Path,
+        server: Option<IpAddr>,
+        number: u8,
+    ) -> Result<OwnedFd, Refusal> {
+        match server {
+            Some(server) if !self.is_named(config, server)? => Err(Refusal::new(format!(
+                "{server}: the daemon's file names no such resolver; add it to `resolvers` of a network there"
+            ))),
+            _ => Ok(resolver(server, number)?),
+        }
+    }
+
+    fn is_named(&self, config: &Path, server: IpAddr) -> io::Result<bool> {
+        let file = crate::config_file(config)?;
+        let stamp = stamp(&file.metadata()?);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(known, _)| *known != stamp) {
+            let text = io::read_to_string(file.take(MOST_OF_CONFIG))?;
+            *last = Some((stamp, (self.named)(&text)));
+        }
+        Ok(last.as_ref().is_some_and(|(_, named)| named.contains(&server)))
+    }
+}
+
+impl fmt::Debug for Resolvers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolvers")
+    }
+}
+
+fn stamp(of: &Metadata) -> Stamp {
+    (of.dev(), of.ino(), of.len(), (of.mtime(), of.mtime_nsec()))
+}
+
+/// Returns a socket that exchanges datagrams with a resolver: with this one, or else with the one of this number among
+/// those of the host.
+///
+/// # Errors
+/// There is none of this number, or no way to it.
+pub fn resolver(server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
+    let server = match server {
+        Some(server) => server,
+        None => {
+            let text = io::read_to_string(std::fs::File::open(HOSTS)?.take(MOST))?;
+            let mut all = of_host(&text);
+            all.nth(number.into())
+                .ok_or_else(|| io::Error::other(format!("{HOSTS} names none of this number")))?
+        }
+    };
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    connect(&socket, &SocketAddr::new(server, PORT))?;
+    Ok(socket)
+}
+
+/// Returns the resolvers that the text of resolv.conf names.
+fn of_host(text: &str) -> impl Iterator<Item = IpAddr> + '_ {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        words.next().filter(|word| *word == "nameserver")?;
+        words.next()?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_resolvers_are_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("host.toml");
+        std::fs::write(&file, "127.0.0.1").unwrap();
+        let resolvers = Resolvers::new(|text| text.split(',').filter_map(|word| word.parse().ok()).collect());
+        let [one, other] = ["127.0.0.1", "127.0.0.2"].map(|addr| Some(addr.parse().unwrap()));
+        assert!(resolvers.connect(&file, one, 0).is_ok());
+        assert!(resolvers.connect(&file, other, 0).unwrap_err().text.contains("names no such resolver"));
+        std::fs::write(&file, "127.0.0.2,::1").unwrap();
+        assert!(resolvers.connect(&file, one, 0).is_err() && resolvers.connect(&file, other, 0).is_ok());
+        std::fs::remove_file(&file).unwrap();
+        assert!(resolvers.connect(&file, other, 0).is_err());
+    }
+
+    #[test]
+    fn the_hosts_resolvers_are_read() {
+        let text = "# nameserver 192.0.2.1\nsearch example\nnameserver 192.0.2.2\nnameserver  2001:db8::2 \nnameserver x\n";
+        let all: Vec<IpAddr> = of_host(text).collect();
+        assert_eq!(all, ["192.0.2.2".parse::<IpAddr>().unwrap(), "2001:db8::2".parse().unwrap()]);
+    }
+}

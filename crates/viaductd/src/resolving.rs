@@ -1,0 +1,114 @@
+//! Resolvers outside: a thread that asks them, on behalf of guests.
+
+use crate::privileges::Privileges;
+use engine::Engine;
+use model::VifId;
+use services::{Inquiry, Services};
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::net::UdpSocket;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+/// Most inquiries under way, of all guests.
+const MOST: usize = 512;
+/// How long a resolver has for an answer, how many of them are asked, and how often.
+const PATIENCE: Duration = Duration::from_millis(1500);
+const MOST_SERVERS: usize = 3;
+const ROUNDS: usize = 2;
+/// Longest answer that is read, bytes.
+const LONGEST: usize = 4096;
+/// Threads that wait for the helper.
+const WAITING: usize = 4;
+
+/// The parts by which the thread answers.
+#[derive(Clone)]
+pub struct Resolving {
+    pub services: Arc<Services>,
+    pub engine: Weak<Engine>,
+    pub privileges: Privileges,
+    /// When time begins.
+    pub began: Instant,
+}
+
+impl Resolving {
+    /// Starts the thread, and returns the way to it.
+    pub fn start(self) -> mpsc::UnboundedSender<Box<Inquiry>> {
+        // A guest has few inquiries under way.
+        let (to, inquiries) = mpsc::unbounded_channel();
+        let thread = std::thread::Builder::new().name("names".into());
+        if let Err(error) = thread.spawn(move || self.run(inquiries)) {
+            tracing::error!("names are not resolved: {error}");
+        }
+        to
+    }
+
+    fn run(self, mut inquiries: mpsc::UnboundedReceiver<Box<Inquiry>>) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = match runtime.enable_all().max_blocking_threads(WAITING).build() {
+            Ok(runtime) => runtime,
+            Err(error) => return tracing::error!("names are not resolved: {error}"),
+        };
+        let places = Arc::new(Semaphore::new(MOST));
+        runtime.block_on(async {
+            while let Some(inquiry) = inquiries.recv().await {
+                let (place, all) = (places.clone().try_acquire_owned().ok(), self.clone());
+                tokio::spawn(async move {
+                    let response = if place.is_some() { all.ask(&inquiry).await } else { None };
+                    all.answer(&inquiry, response);
+                });
+            }
+        });
+    }
+
+    fn answer(&self, inquiry: &Inquiry, response: Option<Vec<u8>>) {
+        let now = self.began.elapsed().as_secs();
+        let Some((guest, frame)) = self.services.resolved(inquiry, response.as_deref(), now) else { return };
+        let Some(engine) = self.engine.upgrade() else { return };
+        if !engine.answer(VifId(guest), frame, None) {
+            self.services.lost(guest);
+        }
+    }
+
+    /// Asks one resolver after the other.
+    async fn ask(&self, inquiry: &Inquiry) -> Option<Vec<u8>> {
+        let servers =
+            if inquiry.servers.is_empty() { MOST_SERVERS } else { inquiry.servers.len().min(MOST_SERVERS) };
+        for number in (0..servers).cycle().take(ROUNDS * servers) {
+            let (server, privileges) = (inquiry.servers.get(number).copied(), self.privileges.clone());
+            let number = u8::try_from(number).unwrap_or_default();
+            let opened = tokio::task::spawn_blocking(move || privileges.resolver(server, number)).await;
+            match opened {
+                Ok(Ok(socket)) => {
+                    if let Some(response) = exchange(socket, inquiry).await {
+                        return Some(response);
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(?server, "no way to a resolver: {error}"),
+                Err(error) => tracing::debug!("no way to a resolver: {error}"),
+            }
+        }
+        None
+    }
+}
+
+/// Sends the question by a socket of its own, and returns the answer.
+async fn exchange(socket: OwnedFd, inquiry: &Inquiry) -> Option<Vec<u8>> {
+    let socket = UdpSocket::from_std(socket.into()).ok()?;
+    // By a key of the kernel's random numbers.
+    let id = RandomState::new().hash_one(&inquiry.servers) as u16;
+    socket.send(&inquiry.query(id)).await.ok()?;
+    let answer = async {
+        let mut bytes = vec![0; LONGEST];
+        loop {
+            let len = socket.recv(&mut bytes).await.ok()?;
+            if inquiry.is_answered_by(id, &bytes[..len]) {
+                bytes.truncate(len);
+                return Some(bytes);
+            }
+        }
+    };
+    timeout(PATIENCE, answer).await.ok().flatten()
+}
