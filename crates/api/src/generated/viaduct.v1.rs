@@ -196,10 +196,10 @@ pub struct Network {
     #[prost(bool, optional, tag = "23")]
     pub evpn: ::core::option::Option<bool>,
     /// Addresses for guests without: 10.1.1.100-10.1.1.199, or a prefix.
-    #[prost(string, repeated, tag = "25")]
+    #[prost(string, repeated, tag = "27")]
     pub pool: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Whether the gateway resolves names.
-    #[prost(bool, optional, tag = "20")]
+    #[prost(bool, optional, tag = "26")]
     pub dns: ::core::option::Option<bool>,
 }
 /// What DHCP tells guests besides addresses and names.

@@ -1,8 +1,8 @@
 //! Makes objects from arguments.
 
 use crate::args::{
-    BridgeArgs, DefaultArgs, FloodArgs, ForwardArgs, GuestArgs, LeaseArgs, Midstream, MplsArgs, NatArgs, NetworkArgs,
-    NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
+    BridgeArgs, DefaultArgs, FloodArgs, ForwardArgs, GuestArgs, LeaseArgs, Midstream, MplsArgs, NatArgs,
+    NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
 use crate::input::lines;
