@@ -193,8 +193,13 @@ impl Bgp {
         if !configured.is_empty() {
             return configured.to_vec();
         }
+        vec![self.default_target(network)]
+    }
+
+    /// Returns the target that follows from AS and network.
+    pub(crate) fn default_target(&self, network: &Network) -> RouteName {
         let of_vni = network.vni.and_then(|vni| RouteName::of_as(self.asn, vni));
-        vec![of_vni.unwrap_or(RouteName::As(self.asn, network.vrf.into()))]
+        of_vni.unwrap_or(RouteName::As(self.asn, network.vrf.into()))
     }
 
     /// Returns `[bgp]` in TOML for people.

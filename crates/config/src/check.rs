@@ -39,7 +39,7 @@ pub fn check_beside_routes(index: &Index, objects: &[Item], has_route: HasRoute<
 
 fn check_all(unread: &[String], index: &Index, objects: &[Item], has_route: HasRoute<'_>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    unique::check(objects, &mut problems);
+    unique::check(index, objects, &mut problems);
     refers::check(index, unread, (objects, has_route), &mut problems);
     windows::check(index, objects, &mut problems);
     pools::check(objects, &mut problems);

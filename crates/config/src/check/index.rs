@@ -1,7 +1,7 @@
 //! Index by name of the objects to which others refer.
 
 use crate::object::mode::{Mode, OVS_MTU};
-use crate::{Forward, Guest, Host, Key, Labels, Lease, Network, Nexthop, Object, Wire};
+use crate::{Bgp, Forward, Guest, Host, Key, Labels, Lease, Network, Nexthop, Object, RouteName, Wire, router_id};
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -50,8 +50,8 @@ impl CommonWindows {
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     tunnel_sources: Vec<IpAddr>,
-    /// The labels of networks, if the host speaks BGP.
-    labels: Option<Labels>,
+    /// `[bgp]`, if the host speaks it.
+    bgp: Option<Bgp>,
     wires: Vec<Wire>,
     networks: HashMap<String, Network>,
     guests: HashMap<String, Guest>,
@@ -68,8 +68,7 @@ pub struct Index {
 impl Index {
     /// Indexes the objects of a host.
     pub fn new<'a>(host: &Host, objects: impl Iterator<Item = &'a Object>) -> Self {
-        let labels = host.bgp.as_ref().map(|bgp| bgp.labels);
-        let mut index = Self { labels, ..Self::default() };
+        let mut index = Self { bgp: host.bgp.clone(), ..Self::default() };
         for object in objects {
             match object {
                 Object::Wire(wire) => index.wires.push(wire.clone()),
@@ -124,14 +123,25 @@ impl Index {
 
     /// Returns the labels that belong to networks, if the host speaks BGP.
     #[must_use]
-    pub const fn labels(&self) -> Option<Labels> {
-        self.labels
+    pub fn labels(&self) -> Option<Labels> {
+        self.bgp.as_ref().map(|bgp| bgp.labels)
+    }
+
+    /// Returns the route target that a network imports or exports if it names none there, and its distinguisher, if the
+    /// host speaks BGP.
+    pub(super) fn route_names(&self, network: &Network) -> Option<(Option<RouteName>, RouteName)> {
+        let bgp = self.bgp.as_ref().filter(|_| network.bgp)?;
+        let is_default = network.import.is_empty() || network.export.is_empty();
+        let distinguisher = network
+            .rd
+            .or_else(|| Some(RouteName::Address(router_id(bgp, &self.tunnel_sources)?, network.vrf)))?;
+        Some((is_default.then(|| bgp.default_target(network)), distinguisher))
     }
 
     /// Returns the label by which other hosts reach a network, if it is announced to them.
     #[must_use]
     pub fn network_label(&self, network: &Network) -> Option<u32> {
-        self.labels.filter(|_| network.bgp).and_then(|labels| labels.of(network.vrf))
+        self.labels().filter(|_| network.bgp).and_then(|labels| labels.of(network.vrf))
     }
 
     /// Returns the wires, in their order.

@@ -1,6 +1,6 @@
 //! Checks values that no two objects may share.
 
-use super::problem;
+use super::{Index, problem};
 use crate::{Item, Object, Problem, Way};
 use std::collections::HashMap;
 
@@ -8,10 +8,14 @@ use std::collections::HashMap;
 type Claim = (String, &'static str);
 
 /// Checks that every value is claimed only once.
-pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
+pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>) {
     let mut claimed: HashMap<String, &Item> = HashMap::with_capacity(objects.len() * 2);
     for item in objects {
-        for (what, key) in claims(&item.object) {
+        let own = claims(&item.object);
+        let is_taken = own.iter().any(|(what, _)| claimed.contains_key(what));
+        // A clash is told once, without its consequences.
+        let derived = if is_taken { Vec::new() } else { of_bgp(index, &item.object) };
+        for (what, key) in own.into_iter().chain(derived) {
             let Some(first) = claimed.get(&what) else {
                 claimed.insert(what, item);
                 continue;
@@ -59,6 +63,15 @@ fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Prob
 
 fn mac_of(mac: packet::Mac, network: &str) -> String {
     format!("{mac} of network \"{network}\"")
+}
+
+/// Returns names by which BGP tells networks apart: who shares one gets the other's packets. Targets that somebody wrote
+/// may be shared.
+fn of_bgp(index: &Index, object: &Object) -> Vec<Claim> {
+    let Object::Network(network) = object else { return Vec::new() };
+    let Some((target, distinguisher)) = index.route_names(network) else { return Vec::new() };
+    let target = target.map(|target| (format!("the default route target {target}"), "vrf"));
+    target.into_iter().chain([(format!("route distinguisher {distinguisher}"), "rd")]).collect()
 }
 
 fn claims(object: &Object) -> Vec<Claim> {
