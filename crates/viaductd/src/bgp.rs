@@ -124,6 +124,7 @@ impl Bgp {
             links: Links::new(listeners, privileges),
             said: BTreeMap::new(),
             speech: None,
+            is_synchronized: false,
         };
         let core = Arc::downgrade(core);
         let started = std::thread::Builder::new().name("bgp".into()).spawn(move || thread.run(&core))?;
@@ -139,6 +140,8 @@ struct Thread {
     /// The last speech, and the announcements that follow from it.
     speech: Option<Speech>,
     said: BTreeMap<Nlri, Announcement>,
+    /// Whether all peers have sent their routes, and what they did not send is still to go.
+    is_synchronized: bool,
 }
 
 impl Thread {
@@ -146,7 +149,7 @@ impl Thread {
         while !self.shared.is_stopping.load(Ordering::Relaxed) {
             let is_busy = {
                 let Some(core) = core.upgrade() else { return };
-                self.follow();
+                self.follow(&core);
                 self.turn(&core)
             };
             let deadline = self.shared.speaker().as_ref().and_then(Speaker::deadline);
@@ -173,25 +176,30 @@ impl Thread {
         }
         let is_busy = !events.is_empty() || !changes.is_empty();
         for event in events {
-            self.event(event, core);
+            self.event(event);
         }
+        let is_all = changes.is_empty() && !self.learned.waits();
         self.learned.take(core, changes);
+        // The tables have all that peers sent again.
+        if is_all && self.is_synchronized {
+            self.is_synchronized = !self.learned.complete(core);
+        }
         self.links.write(&self.shared);
         is_busy
     }
 
-    fn event(&mut self, event: Event, core: &Core) {
+    fn event(&mut self, event: Event) {
         match event {
             Event::Connect { conn, to } => self.links.connect(&self.shared, conn, to),
             Event::Close { conn, last } => self.links.close(conn, &last),
             Event::PeerUp { peer } => tracing::info!(%peer, "the BGP session is up"),
             Event::PeerDown { peer, why } => tracing::warn!(%peer, "the BGP session is down: {why}"),
-            Event::Synchronized => self.learned.complete(core),
+            Event::Synchronized => self.is_synchronized = true,
         }
     }
 
     /// Tells the speaker what is to be said, if that has changed.
-    fn follow(&mut self) {
+    fn follow(&mut self, core: &Core) {
         let Some(wanted) = self.shared.wanted().take() else { return };
         if wanted == self.speech {
             return;
@@ -207,6 +215,10 @@ impl Thread {
             });
             self.links.clear();
             self.said.clear();
+            if self.speech.is_some() {
+                self.learned.begin_again(core);
+                self.is_synchronized = wanted.is_none();
+            }
             self.speech = None;
         }
         if let (Some(speech), Some(speaker)) = (&wanted, &mut *speaker) {

@@ -62,7 +62,8 @@ pub(super) fn held(core: &Core, source: SourceId) -> Vec<Held> {
             to: tunnels.iter().filter_map(HeldTunnel::of).collect(),
         };
         let macs = change.macs.iter().map(|(mac, to)| of(Some(*mac), to.as_slice()));
-        macs.chain(change.flood.iter().map(|flood| of(None, flood))).collect::<Vec<_>>()
+        let floods = change.flood.iter().flat_map(|flood| flood.chunks(rib::MAX_PATHS));
+        macs.chain(floods.map(|part| of(None, part))).collect::<Vec<_>>()
     });
     routes.chain(bridges).collect()
 }
@@ -84,7 +85,9 @@ pub(super) fn sorted(held: Vec<Held>) -> (Routes, Bridges) {
             (None, Some(mac)) => {
                 bridge(&mut bridges, &|change| change.macs.push((Mac(mac), tunnels.first().copied())));
             }
-            (None, None) => bridge(&mut bridges, &|change| change.flood = Some(tunnels.clone())),
+            (None, None) => bridge(&mut bridges, &|change| {
+                change.flood.get_or_insert_default().extend(&tunnels);
+            }),
         }
     }
     (routes, bridges)

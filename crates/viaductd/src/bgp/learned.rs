@@ -71,8 +71,20 @@ impl Learned {
         !self.routes.is_empty() || !self.bridges.is_empty()
     }
 
-    /// Withdraws what an earlier daemon had learned and peers did not send again.
-    pub(super) fn complete(&mut self, core: &Core) {
+    /// Notes that another speaker begins: what was learned goes unless it learns that again.
+    pub(super) fn begin_again(&mut self, core: &Core) {
+        self.is_inherited = true;
+        for (vrf, change) in core.learned_bridges() {
+            self.inherited_macs.extend(change.macs.iter().map(|(mac, _)| (vrf, *mac)));
+            self.inherited_floods.extend(change.flood.map(|_| vrf));
+        }
+        if let Err(e) = core.begin_routes(self.source) {
+            tracing::debug!("routes do not become stale: {e}");
+        }
+    }
+
+    /// Withdraws what was learned before and not again. Returns whether that was done.
+    pub(super) fn complete(&mut self, core: &Core) -> bool {
         for (vrf, mac) in std::mem::take(&mut self.inherited_macs) {
             self.bridges.entry(vrf).or_default().macs.push((mac, None));
         }
@@ -81,9 +93,13 @@ impl Learned {
         }
         self.take(core, Vec::new());
         match core.end_routes(self.source) {
-            Ok(0) => {}
-            Ok(swept) => tracing::info!(swept, "routes that BGP peers no longer have are gone"),
-            Err(e) => tracing::debug!("stale routes stay: {e}"),
+            Ok(0) => true,
+            Ok(swept) => {
+                tracing::info!(swept, "routes that BGP peers no longer have are gone");
+                true
+            }
+            // Another daemon takes over, and may fail to.
+            Err(_) => false,
         }
     }
 
