@@ -4,6 +4,7 @@
     doors.py serve PORT                         echoes what comes by any connection, by epoll
     doors.py call ADDRESS PORT                  has echoes, and checks them
     doors.py fork ADDRESS PORT                  has a fork, and then one more connection, which the fork must not see
+    doors.py refused ADDRESS PORT SOCKET        offers a connection as a library does that can't have it carried
     doors.py attack ADDRESS PORT SOCKET END     speaks to the daemon itself, and misuses what it gets until END exists"""
 
 import fcntl
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROUNDS = 3000
 MESSAGE = struct.Struct("<I4B3Q")
-OFFER, MATCHED, AGAIN, FILE, BELL = 1, 6, 9, 13, 16
+OFFER, MATCHED, REFUSED, AGAIN, FILE, BELL = 1, 6, 8, 9, 13, 16
 DOORS = 2
 PAGE = 4096
 # Of a direction in a connection's header.
@@ -126,6 +127,16 @@ def match(connection, daemon):
                 sys.exit(f"message {data}")
 
 
+def refused(address, port, daemon):
+    connection = connect(address, port)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        line.connect(daemon)
+        socket.send_fds(line, [MESSAGE.pack(1, OFFER, 0, DOORS, 0, 1, 0, 0)], [connection.fileno()])
+        assert line.recv(MESSAGE.size)[4] == REFUSED
+    echo(connection, b"still there")
+    print("done", flush=True)
+
+
 def fill(bell):
     """Leaves no room in a bell, and has whoever writes or reads wait."""
     try:
@@ -174,4 +185,4 @@ def ring(memory, other, second, read):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "call": call, "fork": fork, "attack": attack}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "call": call, "fork": fork, "refused": refused, "attack": attack}[sys.argv[1]](*sys.argv[2:])

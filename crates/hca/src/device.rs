@@ -11,6 +11,7 @@ use crate::client::NewClient;
 use crate::cm::{CmDescription, CmService, ConnectionManager};
 use crate::inbox::message::Message;
 use crate::inbox::{Arrivals, Inbox};
+use crate::lines::{Freight, Lines};
 use crate::net::adapter::Adapter;
 use crate::net::fabric::Fabric;
 use crate::net::wire;
@@ -33,7 +34,7 @@ use sockets::{Closing, Listener, ListeningFile, Place, Sockets, Untrusted};
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 use uverbs::{Claim, Connection, Refusal, Stream, Uuid, machine};
 
@@ -139,6 +140,8 @@ struct Shared {
     /// The process at the other end of the last stream from the machine: what carries its vsock in user space.
     carrier: Mutex<HostProcess>,
     stop: OwnedFd,
+    /// The inbox of the thread of its lines, once it has one.
+    lines: OnceLock<Arc<Inbox<Message>>>,
 }
 
 /// A guest's device. Dropping it disconnects its applications.
@@ -188,6 +191,7 @@ impl Device {
             has_windows: AtomicBool::new(false),
             carrier: Mutex::default(),
             stop,
+            lines: OnceLock::new(),
         });
         let (served, accepting) = (shared.clone(), listener.clone());
         std::thread::Builder::new()
@@ -398,6 +402,29 @@ impl Answers {
 }
 
 impl Device {
+    /// Has lines carry what `freight` returns, unless the device has lines already.
+    ///
+    /// # Errors
+    /// No descriptor or thread is left.
+    pub fn carry(&self, freight: impl FnOnce() -> Option<Box<dyn Freight>>) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        if shared.lines.get().is_some() {
+            return Ok(());
+        }
+        let Some(freight) = freight() else { return Ok(()) };
+        let inbox = Arc::new(Inbox::new(shared.adapter.budget.clone())?);
+        inbox.open();
+        if shared.lines.set(inbox.clone()).is_err() {
+            return Ok(());
+        }
+        shared.adapter.set_service(&inbox);
+        let (adapter, fabric, uplink) =
+            (shared.adapter.clone(), shared.fabric.clone(), shared.uplink.clone());
+        let lines = Lines { adapter, fabric, inbox, uplink, freight };
+        let started = std::thread::Builder::new().name("sockets-lines".into()).spawn(move || lines.run());
+        started.map(drop).map_err(DeviceError::Thread)
+    }
+
     /// Returns the counters since the device was opened. `clients` must be the descriptions of all applications
     /// that it has.
     #[must_use]
@@ -422,6 +449,7 @@ impl Drop for Device {
         self.shared.adapter.close();
         self.shared.fabric.reception.look();
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+        self.shared.lines.get().into_iter().for_each(|inbox| inbox.wake());
         let mut clients = self.shared.clients();
         clients.stopped = true;
         self.shared.agents.end(|_| true);

@@ -19,6 +19,7 @@
 //! | `device` | a device's socket and thread, and the list of its applications |
 //! | `client` | the thread of an application: its requests, and when it works, polls and sleeps |
 //! | `cm` | the connection manager of a device |
+//! | `lines` | connections of the daemon itself with devices of other hosts, for whoever has something to carry |
 //! | `qp` | queue pairs with their transport: creation, state transitions, work, description |
 //! | `transfer` | what is done for a queue pair without its transport: copies, local requests, sharing with the peer |
 //! | `context` | an application's objects: completion queues, protection domains ..., queue pairs without transport |
@@ -37,6 +38,7 @@ mod cm;
 mod context;
 mod device;
 mod inbox;
+mod lines;
 mod memory;
 mod net;
 mod program;
@@ -51,6 +53,7 @@ pub use base::shaper::Rate;
 pub use base::spec::DeviceSpec;
 pub use cm::CmDescription;
 pub use device::{Answers, Device, DeviceError};
+pub use lines::{Cargo, Ends, Freight, HEAD, Load};
 pub use net::fabric::{Fabric, RoceFlow, Rules};
 pub use program::description::{ClientDescription, CqDescription, MrDescription, QpDescription};
 pub use program::grants::{GrantedMemory, HolderDescription};

@@ -1,6 +1,7 @@
 //! A program that offers connections.
 
 use crate::agent::Frame;
+use crate::bells::Heard;
 use crate::closing::Who;
 use crate::offer::{Key, Offered, Waiting, option};
 use crate::pairs::Party;
@@ -73,6 +74,10 @@ pub struct Client {
     pub lent: Option<Lent>,
     /// Whether its connections can have memory in a file for many ([`sockring::Doors`]).
     pub has_doors: bool,
+    /// Whether its connections can have memory that goes to another host ([`Message::Carried`]).
+    pub may_carry: bool,
+    /// The bell by which it tells what carries its connections.
+    pub heard: Option<Arc<Heard>>,
 }
 
 /// A window that a program of this kernel can map.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Why an offer is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// No established TCP connection came along.
     NoConnection,
     /// The addresses are not those of guests with sockets.
@@ -21,6 +21,8 @@ pub(crate) enum Refusal {
     Unread,
     /// The kernel has no memory or descriptors.
     Memory,
+    /// No daemon answers where the other end is.
+    Unreachable,
 }
 
 impl Refusal {
@@ -34,19 +36,24 @@ impl Refusal {
             Self::NotAllowed => "not_allowed",
             Self::Unread => "unread",
             Self::Memory => "memory",
+            Self::Unreachable => "unreachable",
         }
     }
 }
 
 /// Why pairs are told to return to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The guest has no sockets any more.
     Guest,
     /// The tables do not allow memory in common any more.
     Tables,
     /// Nobody speaks for a virtual machine's program any more.
     Agent,
+    /// The daemon of the other host, or the line to it, is gone.
+    Line,
+    /// The daemon is about to be replaced, and carries the connection to another host.
+    Daemon,
 }
 
 impl Reason {
@@ -55,6 +62,8 @@ impl Reason {
             Self::Guest => "guest",
             Self::Tables => "tables",
             Self::Agent => "agent",
+            Self::Line => "line",
+            Self::Daemon => "daemon",
         }
     }
 
@@ -63,6 +72,8 @@ impl Reason {
             Self::Guest => "the guest has no sockets",
             Self::Tables => "a rule, a mirror, a rate or a capture",
             Self::Agent => "a program has left, or the agent of its machine",
+            Self::Line => "the daemon of the other host is gone",
+            Self::Daemon => "the daemon is replaced",
         }
     }
 }

@@ -1,7 +1,6 @@
-//! Files of memory for many connections of the same two programs of this kernel, and the bells of both sides.
+//! Files of memory for many connections of the same two programs of this kernel.
 
 use crate::closing::Who;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -16,15 +15,6 @@ use std::sync::Arc;
 const IDLE: usize = 4;
 /// Slots of the first file of two programs, of the second, and of all others: memory is charged before it is used.
 const SIZES: [usize; 3] = [15, 63, SLOTS];
-/// More than anybody takes from a bell, and few enough that there is room for more.
-const TAKES: u64 = 1 << 62;
-
-/// Makes a bell ([`sockring::Message::Bell`]).
-pub fn bell() -> rustix::io::Result<OwnedFd> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?;
-    rustix::io::write(&bell, &TAKES.to_ne_bytes())?;
-    Ok(bell)
-}
 
 /// Makes a sealed file of memory. Returns where it is mapped here, and its descriptor.
 pub fn memory(bytes: usize) -> rustix::io::Result<(NonNull<u8>, OwnedFd)> {

@@ -88,7 +88,7 @@ impl Offered {
 
 /// An offer without another end. It is a hint: the socket may have been closed meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     /// The program, and its name of the connection.
     pub program: u64,
     pub token: u64,
@@ -98,11 +98,14 @@ pub(crate) struct Waiting {
     pub seen: Instant,
     /// When the program was asked to offer it again, and has not answered yet.
     pub asked: Option<Instant>,
+    /// Whether the other end may be on another host.
+    pub is_elsewhere: bool,
 }
 
 impl Waiting {
-    pub fn new(program: u64, token: u64, of: &Offered) -> Self {
-        Self { program, token, socket: (of.namespace, of.cookie), seen: Instant::now(), asked: None }
+    pub fn new(program: u64, token: u64, of: &Offered, is_elsewhere: bool) -> Self {
+        let (socket, seen) = ((of.namespace, of.cookie), Instant::now());
+        Self { program, token, socket, seen, asked: None, is_elsewhere }
     }
 
     /// Returns whether both are the same program's offers of the same socket.

@@ -1,5 +1,7 @@
 //! Pairs: connections both of whose ends have memory.
 
+use crate::bells::Heard;
+use crate::carriage::{Command, Desk};
 use crate::closing::Who;
 use crate::files::{self, Mapped};
 use crate::offer::Key;
@@ -9,6 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One end of a pair.
 #[derive(Clone, Debug)]
@@ -52,24 +55,33 @@ pub enum Memory {
     Window(InWindow),
     /// A slot of a file for many: the number of the file, and of the slot.
     Slot(Arc<Mapped>, u64, u8),
+    /// A file of its own, whose contents go to another host.
+    Carried(Arc<Header>, Arc<Heard>),
 }
 
-/// The file of the pair's memory, mapped here.
-pub struct Header(NonNull<u8>);
+/// The file of the pair's memory, mapped here, as one of its ends sees it.
+pub struct Header {
+    at: NonNull<u8>,
+    side: Side,
+    /// Whether both ends, on two hosts, know that both are with TCP and have all that went by rings.
+    pub is_parted: AtomicBool,
+}
 
-// SAFETY: the memory has only atomics that are used.
+// SAFETY: the memory has only atomics, and bytes that are copied by pointers.
 unsafe impl Send for Header {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Header {}
 
 impl Header {
     /// Makes the memory of a pair. Returns its file too.
-    pub fn new() -> rustix::io::Result<(Self, OwnedFd)> {
+    pub fn new(side: Side) -> rustix::io::Result<(Self, OwnedFd)> {
         let (at, file) = files::memory(BYTES)?;
-        Ok((Self(at), file))
+        Ok((Self { at, side, is_parted: AtomicBool::new(false) }, file))
     }
 
-    fn link(&self) -> Link {
+    pub fn link(&self) -> Link {
         // SAFETY: the mapping is as long as this.
-        unsafe { Link::new(self.0.as_ptr(), Side::First) }
+        unsafe { Link::new(self.at.as_ptr(), self.side) }
     }
 }
 
@@ -82,10 +94,16 @@ fn want_tcp(link: &Link) {
     [link.tx(), link.rx()].iter().for_each(|dir| dir.want_tcp(Direction::RETURNS));
 }
 
+impl hca::Cargo for Header {
+    fn read(&self, from: u64, to: &mut [u8]) {
+        self.link().copy_sent(from, to);
+    }
+}
+
 impl Drop for Header {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this length, and no link is left.
-        _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), BYTES) };
+        _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), BYTES) };
     }
 }
 
@@ -108,6 +126,7 @@ impl Pair {
     fn directions(&self) -> [(bool, u64); 2] {
         match &self.memory {
             Memory::File(header) => directions(&header.link()),
+            Memory::Carried(header, _) => directions(&header.link()),
             Memory::Slot(mapped, _, slot) => mapped.link(*slot).as_ref().map_or([(false, 0); 2], directions),
             Memory::Window(piece) => piece.directions(),
         }
@@ -157,6 +176,10 @@ impl Pair {
         match &self.memory {
             Memory::File(header) => want_tcp(&header.link()),
             Memory::Slot(mapped, _, slot) => mapped.link(*slot).iter().for_each(want_tcp),
+            Memory::Carried(header, heard) => {
+                want_tcp(&header.link());
+                heard.desk.ring();
+            }
             Memory::Window(piece) if is_new => {
                 piece.want_tcp(tell);
                 return false;
@@ -182,10 +205,23 @@ impl Pair {
     }
 
     /// Ends the pair, which nobody has any more.
-    pub fn end(&self) {
+    pub fn end(&self, number: u64) {
+        if let Some(desk) = self.desk() {
+            desk.tell(Command::Ended(number));
+        }
         if let (Memory::Window(piece), false) = (&self.memory, self.is_lost) {
             piece.free();
         }
+    }
+
+    /// Returns where the daemon carries it to another host, if it does.
+    pub fn desk(&self) -> Option<&Arc<Desk>> {
+        if let Memory::Carried(_, heard) = &self.memory { Some(&heard.desk) } else { None }
+    }
+
+    /// Returns whether it goes on without this daemon: it is of this host, or both ends know that both are with TCP.
+    pub fn is_parted(&self) -> bool {
+        !matches!(&self.memory, Memory::Carried(header, _) if !header.is_parted.load(Ordering::Acquire))
     }
 
     pub fn has(&self, program: u64) -> bool {

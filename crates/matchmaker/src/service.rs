@@ -6,6 +6,7 @@ mod pairing;
 mod programs;
 
 use crate::Ways;
+use crate::carriage::Desk;
 use crate::client::{Client, Limits, Line, PROGRAMS};
 use crate::closing::{Closers, Who};
 use crate::counters::{Counters, Reason};
@@ -34,7 +35,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks between looks at what pairs do.
 const LOOK: u32 = 10;
 /// Time between which both sockets of a connection must be seen.
-const TOGETHER: Duration = Duration::from_secs(2);
+pub const TOGETHER: Duration = Duration::from_secs(2);
 /// Connections of a guest's programs that other threads may be closing; meanwhile no more are accepted.
 const CLOSING: usize = 64;
 
@@ -93,21 +94,25 @@ struct Open {
 }
 
 #[derive(Default)]
-struct State {
+pub struct State {
     open: BTreeMap<String, (GuestSpec, Open)>,
-    clients: BTreeMap<u64, Client>,
+    pub clients: BTreeMap<u64, Client>,
     next: u64,
-    waiting: HashMap<Key, Waiting>,
-    pairs: Pairs,
+    pub waiting: HashMap<Key, Waiting>,
+    pub pairs: Pairs,
     files: Files,
-    next_pair: u64,
+    pub next_pair: u64,
     /// Offers and pairs of each user of a guest, and slots of files instead of the pairs there.
     held: HashMap<Who, usize>,
     closers: Closers,
     /// Programs that have left, and may still use memory of a window.
     ending: Vec<Ending>,
-    counters: Counters,
-    wanted: Vec<GuestSpec>,
+    /// Places to leave word for what carries a guest's connections to other hosts.
+    pub desks: BTreeMap<String, Arc<Desk>>,
+    /// Whether the daemon is about to be replaced.
+    pub is_parting: bool,
+    pub counters: Counters,
+    pub wanted: Vec<GuestSpec>,
     /// Makes sockets; `None` before any are wanted.
     maker: Option<Arc<dyn Sockets>>,
     /// Guests whose sockets can't be opened, with the reasons. It is tried again.
@@ -129,15 +134,15 @@ impl Ending {
     }
 }
 
-struct Shared {
-    ways: Box<dyn Ways>,
+pub struct Shared {
+    pub ways: Box<dyn Ways>,
     limits: Limits,
     state: Mutex<State>,
     wake: OwnedFd,
 }
 
 /// The sockets of guests, and the thread that serves them.
-pub struct Service(Arc<Shared>);
+pub struct Service(pub(crate) Arc<Shared>);
 
 impl Service {
     /// Starts without sockets.
@@ -242,11 +247,14 @@ impl Drop for Service {
 
 fn ways_allow(ways: &dyn Ways, pair: &Pair) -> bool {
     let [a, b] = &pair.parties;
+    if pair.desk().is_some() {
+        return ways.may_carry(&a.guest, &pair.key);
+    }
     pair.key.within.is_some() || ways.may_share((&a.guest, &b.guest), &pair.key)
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -277,7 +285,7 @@ impl State {
     }
 
     /// Sends a message about their end to both ends of a pair.
-    fn tell_both(&mut self, number: u64, says: fn(u64) -> Message, shared: &Arc<Shared>) {
+    pub fn tell_both(&mut self, number: u64, says: fn(u64) -> Message, shared: &Arc<Shared>) {
         let Some(pair) = self.pairs.get(&number) else { return };
         let told: Vec<_> = pair.parties.iter().flat_map(|party| party.programs.clone()).collect();
         for (program, token) in told {
@@ -286,7 +294,13 @@ impl State {
     }
 
     /// Sends a message. A program that does not read its messages is disconnected, and stays with what it has.
-    fn tell(&mut self, program: u64, message: Message, descriptors: &[BorrowedFd<'_>], shared: &Arc<Shared>) {
+    pub fn tell(
+        &mut self,
+        program: u64,
+        message: Message,
+        descriptors: &[BorrowedFd<'_>],
+        shared: &Arc<Shared>,
+    ) {
         let Some(client) = self.clients.get_mut(&program) else { return };
         if !client.tell(message, descriptors) {
             self.end(program, shared);

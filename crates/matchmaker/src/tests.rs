@@ -22,6 +22,14 @@ impl Ways for Everything {
         Some(Key { within: None, own: end(own), peer: end(peer), seen: [own.ip(), peer.ip()] })
     }
 
+    fn elsewhere(&self, _: &str, _: SocketAddr, _: SocketAddr) -> Option<Key> {
+        None
+    }
+
+    fn may_carry(&self, _: &str, _: &Key) -> bool {
+        false
+    }
+
     fn may_share(&self, _: (&str, &str), _: &Key) -> bool {
         true
     }
@@ -64,6 +72,11 @@ impl Program {
     }
 }
 
+/// Returns the offer of a program whose library knows neither of files for many nor of other hosts.
+const fn old_offer(token: u64) -> Message {
+    Message::Offer { token, doors: false, carries: false }
+}
+
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -97,12 +110,12 @@ fn two_ends_are_matched_and_forgotten() {
     let service = service(dir.path(), Limits::default());
     let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));
     let (client, server) = connection();
-    assert!(a.send(&Message::Offer { token: 7, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(a.send(&old_offer(7).bytes(), Some(client.as_fd())));
     until(|| service.status().offers == 1);
-    assert!(b.send(&Message::Offer { token: 9, doors: false }.bytes(), Some(server.as_fd())));
+    assert!(b.send(&old_offer(9).bytes(), Some(server.as_fd())));
     assert_eq!(a.receive(), Some(Message::Again { token: 7 }));
     assert_eq!(service.status().pairs, []);
-    assert!(a.send(&Message::Offer { token: 7, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(a.send(&old_offer(7).bytes(), Some(client.as_fd())));
     let (Some(Message::Matched { token: 7, pair, second: false, .. }), Some(other)) =
         (a.receive(), b.receive())
     else {
@@ -129,19 +142,19 @@ fn a_stale_offer_claims_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (first, end) = connection_from(0, &listener);
     let port = first.local_addr().unwrap().port();
-    assert!(thief.send(&Message::Offer { token: 1, doors: false }.bytes(), Some(first.as_fd())));
+    assert!(thief.send(&old_offer(1).bytes(), Some(first.as_fd())));
     until(|| service.status().offers == 1);
     drop((first, end));
     let (client, server) = connection_from(port, &listener);
-    assert!(b.send(&Message::Offer { token: 2, doors: false }.bytes(), Some(server.as_fd())));
+    assert!(b.send(&old_offer(2).bytes(), Some(server.as_fd())));
     assert_eq!(thief.receive(), Some(Message::Again { token: 1 }));
     // The thief has another connection by now.
     let (other, _peer) = connection();
-    assert!(thief.send(&Message::Offer { token: 1, doors: false }.bytes(), Some(other.as_fd())));
+    assert!(thief.send(&old_offer(1).bytes(), Some(other.as_fd())));
     assert_eq!(thief.receive(), Some(Message::Refused { token: 1 }));
-    assert!(owner.send(&Message::Offer { token: 3, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(owner.send(&old_offer(3).bytes(), Some(client.as_fd())));
     assert_eq!(b.receive(), Some(Message::Again { token: 2 }));
-    assert!(b.send(&Message::Offer { token: 2, doors: false }.bytes(), Some(server.as_fd())));
+    assert!(b.send(&old_offer(2).bytes(), Some(server.as_fd())));
     assert!(matches!(owner.receive(), Some(Message::Matched { token: 3, .. })));
     assert!(matches!(b.receive(), Some(Message::Matched { token: 2, .. })));
 }
@@ -155,11 +168,11 @@ fn a_live_socket_displaces_a_stale_offer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (first, end) = connection_from(0, &listener);
     let port = first.local_addr().unwrap().port();
-    assert!(thief.send(&Message::Offer { token: 1, doors: false }.bytes(), Some(first.as_fd())));
+    assert!(thief.send(&old_offer(1).bytes(), Some(first.as_fd())));
     until(|| service.status().offers == 1);
     drop((first, end));
     let (client, _server) = connection_from(port, &listener);
-    assert!(owner.send(&Message::Offer { token: 3, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(owner.send(&old_offer(3).bytes(), Some(client.as_fd())));
     assert_eq!(thief.receive(), Some(Message::Refused { token: 1 }));
     until(|| service.status().offers == 1);
     assert!(owner.send(&Message::Cancel { token: 3 }.bytes(), None));
@@ -173,7 +186,7 @@ fn the_copy_of_a_socket_is_closed_at_once() {
     let _service = service(dir.path(), Limits::default());
     let a = Program::new(&dir.path().join("a"));
     let (client, mut server) = connection();
-    assert!(a.send(&Message::Offer { token: 7, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(a.send(&old_offer(7).bytes(), Some(client.as_fd())));
     drop(client);
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
 }
@@ -184,8 +197,8 @@ fn what_is_the_same_end_twice_is_refused() {
     let service = service(dir.path(), Limits::default());
     let a = Program::new(&dir.path().join("a"));
     let (client, _server) = connection();
-    assert!(a.send(&Message::Offer { token: 1, doors: false }.bytes(), Some(client.as_fd())));
-    assert!(a.send(&Message::Offer { token: 2, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(a.send(&old_offer(1).bytes(), Some(client.as_fd())));
+    assert!(a.send(&old_offer(2).bytes(), Some(client.as_fd())));
     let refused = [a.receive(), a.receive()];
     assert_eq!(refused, [Some(Message::Refused { token: 1 }), Some(Message::Refused { token: 2 })]);
     assert_eq!(service.status().offers, 0);
@@ -198,11 +211,11 @@ fn no_user_has_more_than_his_share() {
     let a = Program::new(&dir.path().join("a"));
     let connections = [connection(), connection(), connection()];
     for (token, (client, _)) in connections.iter().enumerate() {
-        assert!(a.send(&Message::Offer { token: token as u64, doors: false }.bytes(), Some(client.as_fd())));
+        assert!(a.send(&old_offer(token as u64).bytes(), Some(client.as_fd())));
     }
     assert_eq!(a.receive(), Some(Message::Refused { token: 2 }));
     assert!(a.send(&Message::Cancel { token: 0 }.bytes(), None));
-    assert!(a.send(&Message::Offer { token: 3, doors: false }.bytes(), Some(connections[2].0.as_fd())));
+    assert!(a.send(&old_offer(3).bytes(), Some(connections[2].0.as_fd())));
     let second = Program::new(&dir.path().join("a"));
     // The second program of the user is not served.
     assert_eq!(second.receive(), None);
@@ -227,7 +240,7 @@ fn any_messages_are_survived() {
             };
             let (token, pair) = (number % 4, number % 16);
             let message = match kind % 8 {
-                0..=2 => Message::Offer { token, doors: false }.bytes().to_vec(),
+                0..=2 => old_offer(token).bytes().to_vec(),
                 3 => Message::Cancel { token }.bytes().to_vec(),
                 4 => Message::Poke { pair }.bytes().to_vec(),
                 5 => Message::Gone { token, pair }.bytes().to_vec(),
@@ -258,7 +271,7 @@ fn what_takes_long_to_close_holds_up_nobody_else() {
     client.set_nonblocking(true).unwrap();
     while client.write(&[0; 65_536]).is_ok() {}
     rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(600))).unwrap();
-    assert!(slow.send(&Message::Offer { token: 0, doors: false }.bytes(), Some(client.as_fd())));
+    assert!(slow.send(&old_offer(0).bytes(), Some(client.as_fd())));
     drop(client);
     drop(held);
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -267,13 +280,13 @@ fn what_takes_long_to_close_holds_up_nobody_else() {
     let again = Program::new(&dir.path().join("a"));
     assert_eq!(again.receive(), None, "its user waits until they are closed");
     let (b, (one, _other)) = (Program::new(&dir.path().join("b")), connection());
-    assert!(b.send(&Message::Offer { token: 1, doors: false }.bytes(), Some(one.as_fd())));
+    assert!(b.send(&old_offer(1).bytes(), Some(one.as_fd())));
     until(|| service.status().offers == 1);
     drop(server);
     // A turn of the clock later, all is closed.
     until(|| {
         let program = Program::new(&dir.path().join("a"));
-        program.send(&Message::Offer { token: 2, doors: false }.bytes(), Some(one.as_fd()))
+        program.send(&old_offer(2).bytes(), Some(one.as_fd()))
             && program.receive() == Some(Message::Refused { token: 2 })
     });
 }
@@ -303,7 +316,7 @@ fn who_does_not_read_gets_no_descriptors() {
         let token = connections.len() as u64;
         assert!(token < 300, "it has {token} descriptors that it does not read");
         let (client, server) = connection();
-        let offer = Message::Offer { token, doors: false }.bytes();
+        let offer = old_offer(token).bytes();
         assert!(a.send(&offer, Some(client.as_fd())));
         until(|| service.status().counters.offered == 3 * token + 1);
         assert!(b.send(&offer, Some(server.as_fd())));
@@ -322,7 +335,7 @@ fn connections_of_two_programs_share_a_file() {
     let service = service(dir.path(), Limits::default());
     let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));
     let connections = [connection(), connection()];
-    let offer = |token| Message::Offer { token, doors: true }.bytes();
+    let offer = |token| Message::Offer { token, doors: true, carries: false }.bytes();
     let mut pairs = Vec::new();
     for (token, (client, server)) in (1..).zip(&connections) {
         assert!(a.send(&offer(token), Some(client.as_fd())));
@@ -362,7 +375,7 @@ fn connections_of_two_programs_share_a_file() {
 fn users_are_charged_with_files() {
     let dir = tempfile::tempdir().unwrap();
     let service = service(dir.path(), Limits { programs: 8, connections: 20 });
-    let offer = |token| Message::Offer { token, doors: true }.bytes();
+    let offer = |token| Message::Offer { token, doors: true, carries: false }.bytes();
     let mut programs = Vec::new();
     for is_file in [true, false] {
         let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));

@@ -31,6 +31,8 @@ pub struct Rx {
     pub started: bool,
     /// Whether it is plain TCP for good.
     pub over: bool,
+    /// The epoch that the other host was told.
+    pub told: u32,
     /// Waits that are not to spin, and how many come after the next spin in vain.
     pub skip: u32,
     pub penalty: u32,
@@ -68,6 +70,14 @@ pub struct Conn {
     second: AtomicU32,
     /// Whether its memory is of a window, where others get it once the daemon thinks that this program is gone.
     pub in_window: AtomicU32,
+    /// If the other end is on another host: descriptors, the numbers plus one. The first is the bell of the daemon, which
+    /// carries the bytes. The others are sets of one bell each, which the daemon rings: for anything, and for room alone,
+    /// for a thread that waits for that while another reads.
+    bell: AtomicI32,
+    wake: AtomicI32,
+    room: AtomicI32,
+    /// The bells in these sets, which would not have them any more once the daemon has closed its copies.
+    kept: [AtomicI32; 2],
     /// An error that the kernel told this library, and that the program is to hear.
     pub error: AtomicI32,
     /// Whether the peer sends no more.
@@ -108,7 +118,9 @@ impl Conn {
         {
             word.store(0, Ordering::Relaxed);
         }
-        self.error.store(0, Ordering::Relaxed);
+        for word in self.events_of().into_iter().chain([&self.error]) {
+            word.store(0, Ordering::Relaxed);
+        }
         self.in_window.store(0, Ordering::Relaxed);
         self.is_shared.store(0, Ordering::Relaxed);
         for word in [&self.sent, &self.received, &self.pair, &self.returns, &self.seen] {
@@ -128,6 +140,51 @@ impl Conn {
     /// Changes the state if it is `from`.
     pub fn moves(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    const fn events_of(&self) -> [&AtomicI32; 5] {
+        [&self.bell, &self.room, &self.kept[0], &self.kept[1], &self.wake]
+    }
+
+    /// Notes the descriptors of a connection with another host: the bell of the daemon, the sets, and the bells in these.
+    pub fn set_events(&self, [bell, wake, room, first, second]: [c_int; 5]) {
+        for (event, to) in self.events_of().into_iter().zip([bell, room, first, second, wake]) {
+            event.store(to + 1, Ordering::Release);
+        }
+    }
+
+    /// Returns all of them; -1: none.
+    pub fn events(&self) -> [c_int; 5] {
+        self.events_of().map(|event| event.load(Ordering::Acquire) - 1)
+    }
+
+    /// Returns what wakes a thread that waits for room, if the other end is on another host.
+    pub fn room_waker(&self) -> Option<c_int> {
+        self.is_carried().then(|| self.room.load(Ordering::Acquire) - 1)
+    }
+
+    /// Returns what wakes this program, if the other end is on another host.
+    #[inline]
+    pub fn waker(&self) -> Option<c_int> {
+        Some(self.wake.load(Ordering::Acquire) - 1).filter(|wake| *wake >= 0)
+    }
+
+    /// Returns whether the daemon carries its bytes to another host.
+    #[inline]
+    pub fn is_carried(&self) -> bool {
+        self.waker().is_some()
+    }
+
+    /// Tells the daemon that there is something to carry.
+    pub fn tell(&self) {
+        _ = sys::take_event(self.bell.load(Ordering::Relaxed) - 1);
+    }
+
+    /// Gives one of the event descriptors another number.
+    pub fn move_event(&self, from: c_int, to: c_int) {
+        for event in self.events_of() {
+            _ = event.compare_exchange(from + 1, to + 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     pub fn is_matched(&self) -> bool {
@@ -254,6 +311,9 @@ impl table::Ref {
         if let Some(taken) = sys::taken(fd) {
             rx.started = true;
             rx.reader.start(link.rx(), taken);
+            if self.is_carried() {
+                self.tell();
+            }
         }
     }
 
@@ -267,6 +327,9 @@ impl table::Ref {
 
     /// Wakes the peer, who sleeps on the kernel's socket.
     pub fn bell(&self, fd: c_int) {
+        if self.is_carried() {
+            return self.tell();
+        }
         // SAFETY: the byte is there.
         match unsafe { sys::send(fd, b"!".as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
             // With a full buffer, the peer has more than enough to wake it.

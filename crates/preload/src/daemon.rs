@@ -22,15 +22,32 @@ static CONNECTING: AtomicBool = AtomicBool::new(false);
 pub static FORKED: AtomicBool = AtomicBool::new(false);
 static RUNS: AtomicBool = AtomicBool::new(false);
 
+/// The library's event descriptors, a bit each.
+static OWN: [AtomicU64; 2048] = [const { AtomicU64::new(0) }; 2048];
+
+fn is_event(fd: c_int) -> bool {
+    OWN.get(fd as usize / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (fd % 64) & 1 == 1)
+}
+
+/// Returns the lowest event descriptor from a number on.
+fn next_event(from: c_int) -> Option<c_int> {
+    let begin = from as usize / 64;
+    OWN.iter().enumerate().skip(begin).find_map(|(at, word)| {
+        let before = if at == begin { (1 << (from % 64)) - 1 } else { 0 };
+        let there = word.load(Ordering::Relaxed) & !before;
+        (there != 0).then(|| at as c_int * 64 + there.trailing_zeros() as c_int)
+    })
+}
+
 /// Returns whether a descriptor is the library's own.
 pub fn is_own(fd: c_int) -> bool {
-    fd >= LEAST && (fd == SOCKET.load(Ordering::Relaxed) || doors::next_own(fd) == Some(fd))
+    fd >= LEAST && (fd == SOCKET.load(Ordering::Relaxed) || is_event(fd) || doors::next_own(fd) == Some(fd))
 }
 
 /// Returns the lowest of the library's descriptors from a number on.
 pub fn next_own(from: c_int) -> Option<c_int> {
     let socket = Some(SOCKET.load(Ordering::Relaxed)).filter(|fd| *fd >= from);
-    socket.into_iter().chain(doors::next_own(from)).min()
+    socket.into_iter().chain(doors::next_own(from)).chain(next_event(from)).min()
 }
 
 fn token(conn: &Ref) -> u64 {
@@ -48,7 +65,12 @@ fn send(message: Message, descriptor: Option<c_int>) -> bool {
 
 /// Offers a connection to the daemon. Returns whether it was told.
 pub fn offer(conn: &Ref, fd: c_int) -> bool {
-    connect() && start() && send(Message::Offer { token: token(conn), doors: true }, Some(fd))
+    connect() && start() && offer_again(conn, fd)
+}
+
+fn offer_again(conn: &Ref, fd: c_int) -> bool {
+    let carries = settings::get().carries;
+    send(Message::Offer { token: token(conn), doors: true, carries }, Some(fd))
 }
 
 /// Takes an offer back.
@@ -178,11 +200,11 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         }
         let mut bytes = [0; MESSAGE_LEN];
         match sys::receive_message(socket, &mut bytes, false) {
-            Ok((len @ 1.., descriptor)) => {
+            Ok((len @ 1.., descriptors)) => {
                 if let Some(message) = Message::read(&bytes[..len]) {
-                    handle(message, descriptor);
+                    handle(message, descriptors);
                 }
-                descriptor.into_iter().for_each(sys::close);
+                descriptors.into_iter().flatten().for_each(sys::close);
             }
             Err(libc::EAGAIN | libc::EINTR) => {}
             _ => {
@@ -198,7 +220,53 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     }
 }
 
-fn handle(message: Message, descriptor: Option<c_int>) {
+/// Takes a connection whose other end is on another host.
+fn take_carried(conn: &Ref, descriptors: [Option<c_int>; sys::FILES]) -> Option<()> {
+    let [Some(memory), Some(bell), Some(wake), Some(room)] = descriptors else { return None };
+    let at = sys::map(memory, 0, BYTES, libc::MAP_SHARED)?;
+    // SAFETY: as many bytes were mapped.
+    conn.set_mapped(at, unsafe { at.add(HEADER) });
+    let [bell, wake, room] = [bell, wake, room].map(own_duplicate);
+    let set = |bell: Option<c_int>| {
+        let set = sys::set_of(bell?).ok()?;
+        let own = own_duplicate(set);
+        sys::close(set);
+        own
+    };
+    conn.set_events([bell, set(wake), set(room), wake, room].map(|own| own.unwrap_or(-1)));
+    conn.events().iter().all(|event| *event >= 0).then_some(())
+}
+
+/// Duplicates an event descriptor to where programs seldom close what they did not open.
+fn own_duplicate(event: c_int) -> Option<c_int> {
+    let own = sys::duplicate(event, LEAST).ok()?;
+    if own as usize >= 64 * OWN.len() {
+        sys::close(own);
+        return None;
+    }
+    OWN[own as usize / 64].fetch_or(1 << (own % 64), Ordering::AcqRel);
+    Some(own)
+}
+
+/// Gives an event descriptor another number.
+fn move_event(fd: c_int) {
+    let new = own_duplicate(fd).unwrap_or(-1);
+    OWN[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
+    table::each_conn(|conn| conn.move_event(fd, new));
+}
+
+/// Closes the event descriptors of a connection, in this process.
+pub fn close_events(conn: &conn::Conn) {
+    for own in conn.events().into_iter().filter(|own| *own >= 0) {
+        let bit = 1 << (own % 64);
+        if OWN[own as usize / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            sys::close(own);
+        }
+    }
+}
+
+fn handle(message: Message, descriptors: [Option<c_int>; sys::FILES]) {
+    let descriptor = descriptors[0];
     doors::tidy();
     match message {
         Message::File { file, second } => {
@@ -208,6 +276,24 @@ fn handle(message: Message, descriptor: Option<c_int>) {
             descriptor.into_iter().for_each(|descriptor| doors::take_bell(file, second, own, descriptor));
         }
         Message::Full { file } => doors::fill(file),
+        Message::Carried { token, pair, second } => {
+            let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
+            let is_moved = conn.as_ref().is_some_and(|conn| {
+                take_carried(conn, descriptors).is_some() && conn.set_matched(pair, second)
+            });
+            match conn.filter(|_| is_moved) {
+                Some(conn) => {
+                    if let Some(fd) = table::descriptor(&conn) {
+                        crate::epoll::watch_all(&conn, fd);
+                    }
+                }
+                None => {
+                    send(Message::Gone { token, pair }, None);
+                    by_token(token).iter().for_each(|conn| _ = conn.moves(OFFERED, conn::TCP));
+                }
+            }
+        }
+        Message::Cut { token } => by_token(token).iter().for_each(leaving::cut),
         Message::Matched { token, pair, second, offset, slot } => {
             let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
             let is_moved = conn.as_ref().is_some_and(|conn| {
@@ -236,7 +322,7 @@ fn handle(message: Message, descriptor: Option<c_int>) {
         Message::Again { token } => {
             let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
             if let Some((conn, fd)) = conn.and_then(|conn| table::descriptor(&conn).map(|fd| (conn, fd))) {
-                send(Message::Offer { token: self::token(&conn), doors: true }, Some(fd));
+                offer_again(&conn, fd);
             }
         }
         Message::Refused { token } => {
@@ -249,6 +335,9 @@ fn handle(message: Message, descriptor: Option<c_int>) {
 /// Frees a number that a descriptor of the library has.
 pub fn move_from(fd: c_int) {
     doors::move_from(fd);
+    if fd >= LEAST && is_event(fd) {
+        move_event(fd);
+    }
     if fd >= LEAST && fd == SOCKET.load(Ordering::Relaxed) {
         match sys::duplicate(fd, LEAST) {
             // The program gets the old number, which is closed by what it does.

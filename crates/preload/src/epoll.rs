@@ -34,6 +34,8 @@ const TAG: u64 = 0x7a3c_91e5_d400_0000;
 const RINGS: u32 = 64;
 /// The data of bells, and of what the program's threads wake each other by.
 const DOORBELL: u64 = 0x7a3c_91e5_d500_0000;
+/// The upper bits of the data of what wakes connections with other hosts.
+const WAKER: u64 = 0x7a3c_91e5_d600_0000;
 
 static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
 
@@ -260,6 +262,7 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
         if before != 0 && (before, number) != (epoll as u32 + 1, fd) {
             conn.is_shared.store(1, Ordering::Relaxed);
         }
+        watch(epoll, &conn, fd);
         if conn.is_matched() && state.warm_or_arm(&conn, fd) && !readable && wants_in {
             tagged.events |= libc::EPOLLOUT as u32;
             // SAFETY: the event is there.
@@ -304,6 +307,25 @@ fn arm_one(conn: &Ref, link: &Link, is_heard: bool) {
     match is_heard && conn.is_shared.load(Ordering::Relaxed) == 0 && doors::hears(conn) {
         true => link.rx().arm_door(),
         false => link.rx().arm(),
+    }
+}
+
+/// Has what wakes a connection with another host wake who sleeps on a set.
+fn watch(epoll: c_int, conn: &Ref, fd: c_int) {
+    if let Some(wake) = conn.waker() {
+        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        // It may be there already.
+        _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, wake, events, WAKER | fd as u64);
+    }
+}
+
+/// Does so in all sets that have the connection, which has just got what wakes it.
+pub fn watch_all(conn: &Ref, fd: c_int) {
+    for epoll in 0..SETS as c_int {
+        let has = |set: &Set| set.state.take().is_some_and(|mut state| state.conn(fd).is_some());
+        if set(epoll).is_some_and(has) {
+            watch(epoll, conn, fd);
+        }
     }
 }
 
@@ -477,6 +499,11 @@ fn judge(set: &Set, epoll: c_int, events: &mut [epoll_event], (found, look): (us
         if event.u64 == DOORBELL {
             continue;
         }
+        if event.u64 & !(DESCRIPTORS as u64 - 1) == WAKER {
+            // Waits look at it from now on, and at once.
+            warm_woken(&mut state, event.u64);
+            continue;
+        }
         if event.u64 & !(DESCRIPTORS as u64 - 1) == TAG {
             let fd = (event.u64 & (DESCRIPTORS as u64 - 1)) as c_int;
             let Some(judged) = judge_one(&mut state, set, epoll, fd, event.events) else { continue };
@@ -493,6 +520,13 @@ fn judge(set: &Set, epoll: c_int, events: &mut [epoll_event], (found, look): (us
         kept += 1;
     }
     kept
+}
+
+fn warm_woken(state: &mut State, data: u64) {
+    let fd = (data & (DESCRIPTORS as u64 - 1)) as c_int;
+    if state.conn(fd).is_some() {
+        state.warm(fd);
+    }
 }
 
 fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32) -> Option<epoll_event> {

@@ -45,10 +45,14 @@ pub fn set_options(conn: &Ref, fd: c_int, ring: bool) {
 /// Switches from the ring to the kernel; what is in the ring is still read there.
 pub fn to_tcp(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) {
     if tx.sender.is_ring()
+        && (!conn.is_carried() || tx.sender.is_seen(link.tx()))
         && let Some(info) = sys::TcpInfo::of(fd)
     {
         tx.sender.switch(link.tx(), info.sent());
         set_options(conn, fd, false);
+        if conn.is_carried() {
+            conn.tell();
+        }
     }
 }
 
@@ -73,10 +77,17 @@ pub fn go_back(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<(), Br
             set_options(conn, fd, false);
         } else {
             to_tcp(conn, link, tx, fd);
+            if tx.sender.is_ring() {
+                // The other host has not seen the switch before. It is tried again when it has.
+                return Ok(());
+            }
         }
     }
     tx.over = true;
     dir.set_left();
+    if conn.is_carried() {
+        conn.tell();
+    }
     Ok(())
 }
 
@@ -175,7 +186,28 @@ pub fn must_return(conn: &Ref, patient: bool) {
 
 /// Returns all connections to TCP: nobody judges by the rules what goes by rings.
 pub fn return_all() {
-    table::each_conn(|conn| must_return(conn, true));
+    // Both ends of a connection with another host have returned in time, or nobody knows what has arrived.
+    let is_settled = |conn: &Ref| {
+        !conn.is_carried() || conn.link().is_some_and(|link| link.rx().has_left() && link.tx().is_settled())
+    };
+    table::each_conn(|conn| if is_settled(conn) { must_return(conn, true) } else { cut(conn) });
+}
+
+/// Ends a connection with another host of which nobody knows what has arrived there.
+pub fn cut(conn: &Ref) {
+    if !conn.is_matched() {
+        return;
+    }
+    let is_begun = conn.rx.take().is_none_or(|mut rx| {
+        rx.over |= !rx.started;
+        rx.started
+    });
+    if is_begun {
+        table::descriptor(conn).iter().for_each(|fd| conn.breaks(*fd));
+    } else if let Some(mut tx) = conn.tx.take() {
+        // Nobody was told that rings are followed here.
+        tx.over = true;
+    }
 }
 
 /// Does what the peer or the daemon asks for.

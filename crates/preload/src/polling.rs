@@ -106,7 +106,7 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
             1..=RINGS => Some(0),
             _ => Some(most.map_or(REST, |most| most.min(REST))),
         };
-        let n = call(fds, most);
+        let n = with_wakers(fds, most, call);
         let error = sys::errno();
         if has_sets {
             doors::wake_up();
@@ -133,6 +133,35 @@ fn wait(fds: &mut [pollfd], time: Time, mask: *const sigset_t) -> c_int {
             return found;
         }
     }
+}
+
+/// Descriptors of a call with those that wake it for connections with other hosts.
+const TOGETHER: usize = 512;
+
+/// Calls the kernel with descriptors that wake it, too. If there are too many, it waits for a moment only.
+fn with_wakers(
+    fds: &mut [pollfd],
+    most: Option<u64>,
+    call: impl Fn(&mut [pollfd], Option<u64>) -> c_int,
+) -> c_int {
+    let waker = |one: &pollfd| moved(one.fd).and_then(|conn| conn.waker()).filter(|_| one.events != 0);
+    let count = fds.iter().filter_map(waker).count();
+    if count == 0 || most == Some(0) {
+        return call(fds, most);
+    }
+    if fds.len() + count > TOGETHER {
+        return call(fds, Some(most.map_or(LOOK, |most| most.min(LOOK))));
+    }
+    let mut all = [pollfd { fd: -1, events: 0, revents: 0 }; TOGETHER];
+    all[..fds.len()].copy_from_slice(fds);
+    let mut len = fds.len();
+    for wake in fds.iter().filter_map(waker).take(TOGETHER - fds.len()) {
+        all[len] = pollfd { fd: wake, events: libc::POLLIN, revents: 0 };
+        len += 1;
+    }
+    let n = call(&mut all[..len], most);
+    fds.copy_from_slice(&all[..fds.len()]);
+    n
 }
 
 fn is_full(conn: &Ref, fd: c_int) -> bool {
@@ -166,6 +195,7 @@ fn arm(fd: c_int) -> bool {
     {
         conn.start_reader(&link, &mut rx, fd);
     }
+    conn.waker().into_iter().for_each(sys::drain);
     link.rx().arm();
     has_news(fd)
 }

@@ -83,6 +83,7 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
             } else {
                 pull(conn, &link, &mut rx, fd, &mut cursor, how.discard)
             };
+            tell_epoch(conn, &mut rx);
             match found {
                 Ok(found) => found,
                 Err(_) => {
@@ -138,6 +139,9 @@ pub fn kernel_done(conn: &Ref) {
 /// Notes that the reader has gone on, and wakes a sender that waits for room.
 fn went_on(conn: &Ref, link: &Link, rx: &Rx, fd: c_int) {
     if rx.reader.must_ring(link.rx()) {
+        if conn.is_carried() {
+            return conn.tell();
+        }
         // The bell goes in this end's own direction, which must be a ring's for that. Otherwise the peer finds out by
         // itself.
         if let Some(mut tx) = conn.tx.take() {
@@ -187,6 +191,7 @@ fn pull(
                         rx.reader.took(dir, taken);
                         match (n, taken) {
                             (0, _) if dir_moved(rx, link)? => continue,
+                            (0, _) if !is_all_here(conn, link) => return Ok(not_yet(done)),
                             (0, _) => {
                                 conn.fin.store(1, Ordering::Release);
                                 return Ok(if done > 0 { Found::Bytes(done) } else { Found::End });
@@ -214,6 +219,28 @@ fn pull(
         went_on(conn, link, rx, fd);
     }
     Ok(Found::Bytes(done))
+}
+
+/// Tells another host that the reader has followed a switch.
+fn tell_epoch(conn: &Ref, rx: &mut Rx) {
+    if conn.is_carried() && rx.told != rx.reader.epoch() {
+        rx.told = rx.reader.epoch();
+        conn.tell();
+    }
+}
+
+/// Returns whether the end of the kernel's stream is the end: what another host has sent may still be on its way.
+fn is_all_here(conn: &Ref, link: &Link) -> bool {
+    !conn.is_carried() || link.rx().is_whole() || link.rx().has_left()
+}
+
+/// Waits a little for what is on its way from another host, as the kernel's socket is readable all the time.
+fn not_yet(done: usize) -> Found {
+    if done > 0 {
+        return Found::Bytes(done);
+    }
+    sys::nap(50);
+    Found::Nothing
 }
 
 /// Returns whether the sender has switched since the reader looked.
@@ -279,6 +306,9 @@ fn empty(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int) -> Result<Option<Found
         unsafe { sys::recv(fd, bells.as_mut_ptr(), bells.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) };
     let is_empty = |rx: &mut Rx| Ok(rx.reader.step(dir)? == Step::Empty);
     match there {
+        Ok(0) if is_empty(rx)? && !is_all_here(conn, link) => Ok(Some(not_yet(0))),
+        // These bytes come after a switch that is still on its way.
+        Ok(1..) if conn.is_carried() => Ok(is_empty(rx)?.then(|| not_yet(0))),
         Ok(0) if is_empty(rx)? => {
             conn.fin.store(1, Ordering::Release);
             Ok(Some(end(conn, link, fd)))
@@ -336,6 +366,7 @@ fn peek(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int, cursor: &mut Cursor) ->
                 } {
                     Ok(n) => match rx.reader.limit(dir, n as u64)? {
                         0 if n > 0 || dir_moved(rx, link)? => {}
+                        0 if !is_all_here(conn, link) => return Ok(not_yet(0)),
                         0 => return Ok(Found::End),
                         data => return Ok(Found::Bytes(data as usize)),
                     },
@@ -371,9 +402,11 @@ pub fn is_readable(conn: &Ref, fd: c_int) -> Option<bool> {
         return Some(true);
     }
     loop {
-        match rx.reader.step(link.rx()) {
+        let step = rx.reader.step(link.rx());
+        tell_epoch(conn, &mut rx);
+        match step {
             Ok(Step::Ring(_)) => return Some(true),
-            Ok(Step::Kernel(_)) => return None,
+            Ok(Step::Kernel(most)) => return is_readable_there(conn, &link, most, fd),
             Ok(Step::Bells(bells)) => match take_bells(conn, &link, &mut rx, fd, bells) {
                 Ok(()) => {}
                 Err(libc::EAGAIN) => return Some(false),
@@ -390,6 +423,19 @@ pub fn is_readable(conn: &Ref, fd: c_int) -> Option<bool> {
             },
             Err(_) => return Some(true),
         }
+    }
+}
+
+/// Returns whether the kernel's socket has something for a call to read: `None` as it says.
+fn is_readable_there(conn: &Ref, link: &Link, most: u64, fd: c_int) -> Option<bool> {
+    if !conn.is_carried() || is_all_here(conn, link) {
+        return None;
+    }
+    let mut byte = 0;
+    // SAFETY: the byte is there.
+    match unsafe { sys::recv(fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+        Ok(0) if most == u64::MAX => Some(not_yet(0) != Found::Nothing),
+        _ => None,
     }
 }
 

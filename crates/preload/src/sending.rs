@@ -146,10 +146,14 @@ fn attempt(
         done += n;
     }
     // The CPUs of a peer in another machine are others, whatever their numbers.
-    if conn.in_window.load(Ordering::Relaxed) == 0 {
+    if conn.in_window.load(Ordering::Relaxed) == 0 && !conn.is_carried() {
         dir.set_cpu(sys::cpu());
     }
-    match tx.sender.must_ring(dir) {
+    let bell = match conn.is_carried() {
+        true => tx.sender.must_tell(dir).then_some(Bell::Kernel),
+        false => tx.sender.must_ring(dir),
+    };
+    match bell {
         Some(Bell::Door) if doors::ring(conn) => {}
         Some(_) => conn.bell(fd),
         None => {}
@@ -216,7 +220,7 @@ fn is_gone(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<bool, Brea
     {
         return Ok(true);
     }
-    if got & libc::POLLRDHUP != 0 && tx.sender.is_ahead(link.tx())? {
+    if got & libc::POLLRDHUP != 0 && !conn.is_carried() && tx.sender.is_ahead(link.tx())? {
         // Whether the peer has shut its side or is gone, a byte tells: it is reset only if it is gone.
         conn.bell(fd);
     }

@@ -11,6 +11,8 @@ const PORTS: usize = 32;
 pub struct Settings {
     pub eager: bool,
     pub flap: bool,
+    /// Whether the daemon may carry connections to other hosts.
+    pub carries: bool,
     /// Nanoseconds that a wait may spin.
     pub spin: u64,
     pub path: [u8; 108],
@@ -20,10 +22,24 @@ pub struct Settings {
 
 static ON: AtomicBool = AtomicBool::new(false);
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
-static mut READ: Settings =
-    Settings { eager: false, flap: false, spin: 30_000, path: [0; 108], ports: [0; PORTS], port_count: 0 };
-static DEFAULT: Settings =
-    Settings { eager: false, flap: false, spin: 30_000, path: [0; 108], ports: [0; PORTS], port_count: 0 };
+static mut READ: Settings = Settings {
+    eager: false,
+    flap: false,
+    carries: false,
+    spin: 30_000,
+    path: [0; 108],
+    ports: [0; PORTS],
+    port_count: 0,
+};
+static DEFAULT: Settings = Settings {
+    eager: false,
+    flap: false,
+    carries: false,
+    spin: 30_000,
+    path: [0; 108],
+    ports: [0; PORTS],
+    port_count: 0,
+};
 
 /// Returns whether the library does anything.
 #[inline]
@@ -63,6 +79,7 @@ pub fn read() {
         settings.flap |= mode == b"flap";
         settings.eager |= mode == b"eager" || mode == b"flap";
     }
+    settings.carries = variable(c"VIADUCT_SOCKETS_HOSTS") == Some(b"on");
     if let Some(microseconds) = variable(c"VIADUCT_SOCKETS_SPIN").and_then(number) {
         settings.spin = microseconds.min(1000) * 1000;
     }

@@ -176,7 +176,11 @@ pub fn send_message(fd: c_int, bytes: &[u8], descriptor: Option<c_int>) -> Resul
 }
 
 /// Receives a message with at most one descriptor. With `waits`, waits for it.
-pub fn receive_message(fd: c_int, bytes: &mut [u8], waits: bool) -> Result<(usize, Option<c_int>), c_int> {
+pub fn receive_message(
+    fd: c_int,
+    bytes: &mut [u8],
+    waits: bool,
+) -> Result<(usize, [Option<c_int>; FILES]), c_int> {
     let before = errno();
     let mut part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 32]);
@@ -185,15 +189,17 @@ pub fn receive_message(fd: c_int, bytes: &mut [u8], waits: bool) -> Result<(usiz
     header.msg_iov = &mut part;
     header.msg_iovlen = 1;
     header.msg_control = (&raw mut control).cast::<c_void>();
-    header.msg_controllen = CONTROL;
+    header.msg_controllen = size_of::<Control>();
     let header_at: *mut msghdr = &mut header;
     let flags = libc::MSG_CMSG_CLOEXEC | if waits { 0 } else { libc::MSG_DONTWAIT };
     let n = checked(call!(libc::SYS_recvmsg, fd, header_at, flags), before)?;
-    Ok((n, if header.msg_controllen as usize >= HEADER + 4 { control.read() } else { None }))
+    Ok((n, if header.msg_controllen as usize >= HEADER + 4 { control.read() } else { [None; FILES] }))
 }
 
 /// Bytes of the header of a control message.
 const HEADER: usize = size_of::<libc::cmsghdr>();
+/// Most descriptors of a message.
+pub const FILES: usize = 4;
 /// Bytes of a control message with one descriptor.
 const CONTROL: usize = HEADER + 8;
 
@@ -208,13 +214,49 @@ impl Control {
         self.0[HEADER..HEADER + 4].copy_from_slice(&descriptor.to_ne_bytes());
     }
 
-    fn read(&self) -> Option<c_int> {
+    fn read(&self) -> [Option<c_int>; FILES] {
         let word = |at: usize| self.0[at..at + 4].try_into().map(c_int::from_ne_bytes).ok();
-        if word(8)? != libc::SOL_SOCKET || word(12)? != libc::SCM_RIGHTS {
-            return None;
+        if word(8) != Some(libc::SOL_SOCKET) || word(12) != Some(libc::SCM_RIGHTS) {
+            return [None; FILES];
         }
-        word(HEADER)
+        let len = word(0).unwrap_or_default() as usize;
+        std::array::from_fn(|at| {
+            let begin = HEADER + 4 * at;
+            if begin + 4 <= len { word(begin) } else { None }
+        })
     }
+}
+
+/// Waits for two descriptors, as [`poll`] does for one. Returns what came of the first.
+pub fn poll_two(one: c_int, events: i16, other: c_int, nanoseconds: Option<u64>) -> Result<i16, c_int> {
+    let before = errno();
+    let mut wanted = [
+        libc::pollfd { fd: one, events, revents: 0 },
+        libc::pollfd { fd: other, events: libc::POLLIN, revents: 0 },
+    ];
+    let time = nanoseconds.map(|span| libc::timespec {
+        tv_sec: (span / 1_000_000_000) as i64,
+        tv_nsec: (span % 1_000_000_000) as c_long,
+    });
+    let time_at: *const libc::timespec = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    checked(call!(libc::SYS_ppoll, wanted.as_mut_ptr(), 2, time_at, 0, 8), before).map(|_| wanted[0].revents)
+}
+
+/// Makes a set with a bell, which becomes readable when somebody takes from the bell.
+pub fn set_of(bell: c_int) -> Result<c_int, c_int> {
+    let before = errno();
+    let set = checked(call!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC), before)? as c_int;
+    let events = (libc::EPOLLOUT | libc::EPOLLET) as u32;
+    epoll_ctl(set, libc::EPOLL_CTL_ADD, bell, events, 0).inspect_err(|_| close(set))?;
+    Ok(set)
+}
+
+/// Notes that what was told by the bell of a set is heard.
+pub fn drain(set: c_int) {
+    let before = errno();
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let event: *mut libc::epoll_event = &mut event;
+    _ = checked(call!(libc::SYS_epoll_pwait, set, event, 1, 0, 0, 8), before);
 }
 
 pub fn map(fd: c_int, offset: u64, len: usize, flags: c_int) -> Option<*mut u8> {

@@ -210,6 +210,7 @@ fn release(number: u32) {
         unsafe { sys::unmap(at, sockring::BYTES) };
     }
     let gone = conn(number);
+    crate::daemon::close_events(gone);
     if gone.processes.fetch_sub(1, Ordering::AcqRel) == 1 {
         crate::daemon::tell_end(number, gone);
         gone.generation.fetch_add(1, Ordering::AcqRel);

@@ -113,12 +113,16 @@ pub fn for_bytes(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
             return Ok(());
         }
     }
+    conn.waker().into_iter().for_each(sys::drain);
     link.rx().arm();
     {
         let Some(rx) = conn.rx.take() else { return Err(libc::EINTR) };
         if rx.over || rx.reader.has_news(link.rx()) {
             return Ok(());
         }
+    }
+    if let Some(wake) = conn.waker() {
+        return for_wake(fd, wake);
     }
     // This call of the kernel ends for a byte, for signals as the program has them, and after the socket's time.
     let mut byte = 0_u8;
@@ -132,6 +136,19 @@ pub fn for_bytes(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
                 Ok(())
             }
         },
+    }
+}
+
+/// Waits until the daemon wakes this program, or the kernel's socket has something.
+fn for_wake(fd: c_int, wake: c_int) -> Result<(), c_int> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    _ = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut time);
+    let most = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    let began = sys::now(libc::CLOCK_MONOTONIC);
+    match sys::poll_two(fd, libc::POLLIN, wake, (most != 0).then_some(most)) {
+        Err(libc::EINTR) if crate::signals::interrupts() => Err(libc::EINTR),
+        _ if most != 0 && sys::now(libc::CLOCK_MONOTONIC) - began >= most => Err(libc::EAGAIN),
+        _ => Ok(()),
     }
 }
 
@@ -164,7 +181,16 @@ pub fn for_room(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
         let quiet = sys::waiting(fd) == 0 && conn.fin.load(std::sync::atomic::Ordering::Acquire) == 0;
         let events = if quiet { libc::POLLIN } else { 0 };
         turn = (turn + 1).min(10);
-        match sys::poll(fd, events, turn) {
+        let polled = match conn.room_waker() {
+            Some(wake) => {
+                sys::drain(wake);
+                link.tx().arm_room();
+                let span = if has_room() { 0 } else { turn as u64 * 1_000_000 };
+                sys::poll_two(fd, events, wake, Some(span))
+            }
+            None => sys::poll(fd, events, turn),
+        };
+        match polled {
             Ok(got) if got & (libc::POLLERR | libc::POLLHUP) != 0 => return Ok(()),
             Err(libc::EINTR) if crate::signals::interrupts() => return Err(libc::EINTR),
             _ => {}

@@ -60,7 +60,11 @@ pub struct Direction {
     cpu: AtomicU32,
     /// Sender: whether it will stay with TCP from now on.
     left: AtomicU32,
-    pad0: [u32; 3],
+    /// Daemon, if the sender is on another host: whether all that it ever wrote is here, and nothing more comes.
+    whole: AtomicU32,
+    /// Daemon, if the reader is on another host: whether the sender has left, and all that it wrote is there.
+    settled: AtomicU32,
+    pad0: u32,
     /// Maker, then sender: the position up to which bytes go by the small ring.
     small: AtomicU64,
     pad1: [u32; 6],
@@ -127,9 +131,18 @@ impl Direction {
 
     /// Logs a switch, then lets the reader see it.
     pub(crate) fn log(&self, epoch: u32, k: u64, r: u64) {
+        self.log_only(epoch, k, r);
+        self.set_epoch(epoch);
+    }
+
+    /// Logs a switch, which the reader does not see yet.
+    pub(crate) fn log_only(&self, epoch: u32, k: u64, r: u64) {
         let entry = &self.log[epoch as usize % LOG];
         entry.k.store(k, Ordering::Relaxed);
         entry.r.store(r, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: u32) {
         self.epoch.store(epoch, Ordering::Release);
     }
 
@@ -169,6 +182,28 @@ impl Direction {
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Acquire) == 1
+    }
+
+    /// Notes that all is here which a sender on another host ever wrote.
+    pub fn set_whole(&self) {
+        self.whole.store(1, Ordering::Release);
+    }
+
+    /// Returns whether all is here which a sender on another host ever wrote.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Acquire) == 1
+    }
+
+    /// Notes that all is on another host which the sender has written before it left.
+    pub fn set_settled(&self) {
+        self.settled.store(1, Ordering::Release);
+    }
+
+    /// Returns whether all is on another host which the sender has written before it left.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) == 1
     }
 
     /// Notes the CPU on which the sender runs.
@@ -230,7 +265,8 @@ impl Direction {
     }
 
     /// Returns the bell that the reader asks for, which is then no longer so.
-    pub(crate) fn take_armed(&self) -> Option<Bell> {
+    #[must_use]
+    pub fn take_armed(&self) -> Option<Bell> {
         match self.rx_armed.swap(0, Ordering::SeqCst) {
             0 => None,
             DOOR => Some(Bell::Door),
@@ -239,7 +275,8 @@ impl Direction {
     }
 
     /// Returns whether the sender waits for room, which is then no longer so. To be called after reading.
-    pub(crate) fn take_room_armed(&self) -> bool {
+    #[must_use]
+    pub fn take_room_armed(&self) -> bool {
         fence();
         self.tx_armed.load(Ordering::Relaxed) == 1 && self.tx_armed.swap(0, Ordering::SeqCst) == 1
     }
@@ -314,6 +351,15 @@ impl Link {
     #[must_use]
     pub const fn side(&self) -> Side {
         self.side
+    }
+
+    /// Returns the same memory from the other end.
+    pub(crate) const fn other(self) -> Self {
+        let side = match self.side {
+            Side::First => Side::Second,
+            Side::Second => Side::First,
+        };
+        Self { side, ..self }
     }
 
     fn direction(&self, second: bool) -> &Direction {

@@ -13,12 +13,14 @@
 //! wake whoever sleeps on the socket. A sender switches only if the reader has acknowledged the epoch before.
 #![warn(missing_docs)]
 
+mod carried;
 mod doors;
 mod layout;
 mod message;
 mod reader;
 mod sender;
 
+pub use carried::{EndState, Sent};
 pub use doors::{Doors, FILE, SLOTS, Slots, file_bytes};
 pub use layout::{BYTES, Bell, Direction, HEADER, Link, RINGS, SIZE, Side};
 pub use message::{LEN as MESSAGE_LEN, Message};

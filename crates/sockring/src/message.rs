@@ -4,7 +4,8 @@
 pub const LEN: usize = 32;
 /// Version of this protocol and of the memory's layout.
 const VERSION: u32 = 1;
-/// A bit of an offer.
+/// Bits of an offer.
+const CARRIES: u8 = 1;
 const DOORS: u8 = 2;
 
 /// A message. A token names an open connection of a program, a pair the two ends that the daemon has matched.
@@ -17,6 +18,8 @@ pub enum Message {
         /// Whether the program can have its memory in a file for many connections ([`Message::File`]). Libraries whose
         /// programs shared their doorbells said so elsewhere in the message, and have a file for each connection now.
         doors: bool,
+        /// Whether it can have memory that the daemon carries to another host ([`Message::Carried`]).
+        carries: bool,
     },
     /// Daemon: the other end is there. Offer it again, so that both sockets are seen alive at the same time.
     Again {
@@ -83,6 +86,22 @@ pub enum Message {
         /// The number of the file.
         file: u64,
     },
+    /// Daemon: an offer was matched with an end on another host. Memory that the daemon carries there comes along, and
+    /// three event descriptors: the daemon waits for the first, and writes to the second when the program must look, to
+    /// the third when there is room.
+    Carried {
+        /// As in the offer.
+        token: u64,
+        /// The pair.
+        pair: u64,
+        /// Whether this is the second end.
+        second: bool,
+    },
+    /// Daemon: it is not known any more what has arrived on the other host. The connection has to end.
+    Cut {
+        /// As in the offer.
+        token: u64,
+    },
     /// Daemon: look at the directions of this connection.
     Look {
         /// As in the offer.
@@ -107,7 +126,7 @@ impl Message {
         const NONE: (bool, u64) = (false, 0);
         let slot = match self {
             Self::Matched { slot, .. } => slot,
-            Self::Offer { doors, .. } => u8::from(doors) * DOORS,
+            Self::Offer { doors, carries, .. } => u8::from(doors) * DOORS + u8::from(carries) * CARRIES,
             Self::Bell { own, .. } => own.into(),
             _ => 0,
         };
@@ -122,6 +141,8 @@ impl Message {
             Self::Refused { token } => (8, token, 0, NONE),
             Self::Again { token } => (9, token, 0, NONE),
             Self::Return { token } => (10, token, 0, NONE),
+            Self::Carried { token, pair, second } => (11, token, pair, (second, 0)),
+            Self::Cut { token } => (12, token, 0, NONE),
             Self::File { file, second } => (13, file, 0, (second, 0)),
             Self::Full { file } => (15, file, 0, NONE),
             Self::Bell { file, second, .. } => (16, file, 0, (second, 0)),
@@ -147,7 +168,7 @@ impl Message {
         }
         let (token, pair, offset, second) = (word(8)?, word(16)?, word(24)?, bytes[5] == 1);
         Some(match bytes[4] {
-            1 => Self::Offer { token, doors: bytes[6] & DOORS != 0 },
+            1 => Self::Offer { token, doors: bytes[6] & DOORS != 0, carries: bytes[6] & CARRIES != 0 },
             2 => Self::Cancel { token },
             3 => Self::Poke { pair },
             4 => Self::Gone { token, pair },
@@ -157,6 +178,8 @@ impl Message {
             8 => Self::Refused { token },
             9 => Self::Again { token },
             10 => Self::Return { token },
+            11 => Self::Carried { token, pair, second },
+            12 => Self::Cut { token },
             13 => Self::File { file: token, second },
             15 => Self::Full { file: token },
             16 => Self::Bell { file: token, second, own: bytes[6] == 1 },

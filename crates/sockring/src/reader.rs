@@ -49,6 +49,12 @@ impl Reader {
         dir.set_ready();
     }
 
+    /// Returns the epoch in which it reads.
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// Returns whether the reader has come to a ring.
     #[must_use]
     pub const fn is_ring(&self) -> bool {

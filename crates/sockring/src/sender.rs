@@ -48,6 +48,20 @@ impl Sender {
         dir.is_ready() && dir.rx_epoch() == self.epoch && !self.has_unsent()
     }
 
+    /// Returns whether the reader has seen the last switch. A reader on another host that has not must not get bytes by
+    /// the kernel that come after the next one: it would take them for those before the last.
+    #[must_use]
+    pub fn is_seen(&self, dir: &Direction) -> bool {
+        dir.rx_epoch() == self.epoch
+    }
+
+    /// Returns whether the daemon, which carries the ring's bytes to another host, must be told.
+    #[must_use]
+    pub fn must_tell(&self, dir: &Direction) -> bool {
+        fence(Ordering::SeqCst);
+        dir.is_armed() && dir.take_armed().is_some()
+    }
+
     /// Switches to the other way; `k` bytes were sent by the kernel so far, bells included.
     pub fn switch(&mut self, dir: &Direction, k: u64) {
         self.epoch = self.epoch.wrapping_add(1);

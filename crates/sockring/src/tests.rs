@@ -236,7 +236,7 @@ proptest! {
     #[test]
     fn messages_are_read_as_written(token: u64, pair: u64, second: bool) {
         for message in [
-            Message::Offer { token, doors: second },
+            Message::Offer { token, doors: second, carries: second },
             Message::Cancel { token },
             Message::Poke { pair },
             Message::Gone { token, pair },
@@ -245,6 +245,8 @@ proptest! {
             Message::File { file: token, second },
             Message::Bell { file: token, second, own: !second },
             Message::Full { file: token },
+            Message::Carried { token, pair, second },
+            Message::Cut { token },
             Message::Look { token },
             Message::Refused { token },
         ] {
@@ -454,4 +456,63 @@ fn doors_tell_of_news() {
     doors.take(ours, &slots, |slot| panic!("news of {slot}"));
     doors.wake(ours);
     assert!(!doors.ring(ours, 8) && doors.sleep(theirs, &slots));
+}
+
+/// Carries what one end has sent, up to `most` bytes, into the memory of the other, as a daemon on each host does.
+fn carry(from: &Link, to: &Link, sent: &mut u64, known: &mut Sent, most: u64) -> Result<bool, Breach> {
+    let now = from.end_state();
+    let (there, begin) = (now.sent.wr - *sent, *sent);
+    let mut bytes = vec![0; there.min(most) as usize];
+    from.copy_sent(begin, &mut bytes);
+    to.copy_received(begin, &bytes);
+    *sent += bytes.len() as u64;
+    *known = Sent { wr: *sent, ..if there > most { *known } else { now.sent } };
+    let state = EndState { sent: *known, ..now };
+    assert_eq!(EndState::read(&state.bytes()), state);
+    to.set_other(&state, SIZE * 100)
+}
+
+#[test]
+fn what_is_carried_comes_in_order_and_switches_after_it() {
+    let (here, there) = (memory(), memory());
+    let (tx, rx) = (link(&here, Side::First), link(&there, Side::Second));
+    let (mut sender, mut reader) = (Sender::default(), Reader::default());
+    reader.start(rx.rx(), 7);
+    let (mut sent, mut back, mut known, mut known_back) = Default::default();
+    carry(&rx, &tx, &mut back, &mut known_back, SIZE).unwrap();
+    assert!(sender.may_switch(tx.tx()));
+    let (mut written, mut got) = (0_u64, 0_u64);
+    sender.switch(tx.tx(), 7);
+    for round in 0..200_u64 {
+        let bytes: Vec<u8> = (0..round * 37).map(|at| byte(written + at)).collect();
+        // SAFETY: the bytes are there.
+        written += unsafe { sender.write(&tx, bytes.as_ptr(), bytes.len()) }.unwrap() as u64;
+        carry(&tx, &rx, &mut sent, &mut known, 3000).unwrap();
+        if let Step::Ring(len) = reader.step(rx.rx()).unwrap() {
+            let mut taken = vec![0; len as usize];
+            // SAFETY: the room is there.
+            let n = unsafe { reader.read(&rx, taken.as_mut_ptr(), taken.len()) };
+            assert!(taken[..n].iter().enumerate().all(|(at, of)| *of == byte(got + at as u64)));
+            got += n as u64;
+        }
+        carry(&rx, &tx, &mut back, &mut known_back, SIZE).unwrap();
+    }
+    assert!(sender.is_seen(tx.tx()) && got > SIZE && got < written, "{got} of {written}");
+    sender.switch(tx.tx(), 7);
+    while got < written {
+        carry(&tx, &rx, &mut sent, &mut known, 3000).unwrap();
+        let Step::Ring(len) = reader.step(rx.rx()).unwrap() else { panic!("the switch overtook bytes") };
+        reader.skip(rx.rx(), len);
+        got += len;
+    }
+    assert_eq!(reader.step(rx.rx()), Ok(Step::Kernel(u64::MAX)));
+}
+
+#[test]
+fn another_host_that_has_read_what_was_not_sent_is_a_breach() {
+    let memory = memory();
+    let own = link(&memory, Side::First);
+    assert_eq!(own.set_other(&EndState { rd: 10, ..EndState::default() }, 9), Err(Breach::Position));
+    assert_eq!(own.set_other(&EndState { rd: 9, wants: 1, ..EndState::default() }, 9), Ok(true));
+    assert_eq!(own.set_other(&EndState { rd: 8, ..EndState::default() }, 9), Err(Breach::Position));
 }

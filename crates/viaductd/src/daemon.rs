@@ -114,6 +114,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         listeners: copies,
         bgp,
         machines,
+        matchmaker: ports.matchmaker.clone(),
         user: start.user,
     });
     old.serve(replace).context("daemons that take over can't be served")?;

@@ -7,15 +7,18 @@ use agents::Agents;
 use control::SocketsSpec;
 use engine::Engine;
 use hca::SocketsService;
-use matchmaker::{End, GuestSpec, Key, Limits, Service, Ways};
+use matchmaker::{Carriage, End, GuestSpec, Key, Limits, Service, Ways};
 use model::{Decision, FlowKey, Forward, GATEWAY_MAC, Nat, PacketView, Verdict, VifId, Vrf};
 use packet::{Ethernet, Fragment, Headers, Ip, L3, L4, Mac, proto};
 use sockets::Sockets;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 /// Hops of the packets in the question.
 const HOPS: u8 = 64;
+/// How long connections with other hosts may take to return to TCP.
+const PARTS: Duration = Duration::from_secs(2);
 /// The ACK flag of a segment.
 const ACK: u8 = 16;
 
@@ -51,6 +54,21 @@ impl Matchmaker {
         let service =
             service.inspect_err(|error| tracing::error!("sockets of guests stay with TCP: {error}")).ok();
         Self { service: service.map(Arc::new), specs }
+    }
+
+    /// Makes what carries connections of a guest's programs to other hosts, if the guest has sockets.
+    pub fn carriage(&self, guest: &str) -> Option<Carriage> {
+        self.service.as_ref()?.carriage(guest)
+    }
+
+    /// Returns connections with other hosts to TCP, which takes seconds at most, before another daemon takes over.
+    pub fn part(&self) {
+        self.service.iter().for_each(|service| service.part(PARTS));
+    }
+
+    /// Notes that no daemon takes over.
+    pub fn stay(&self) {
+        self.service.iter().for_each(|service| service.stay());
     }
 
     /// Returns the way in for programs of virtual machines.
@@ -119,6 +137,32 @@ impl Ways for Tables {
         Some(key(spec, addr, there.nat.src.unwrap_or(own.ip())))
     }
 
+    fn elsewhere(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
+        let specs = &lock(&self.specs).guests;
+        let its = specs.iter().find(|spec| spec.guest == guest && spec.addresses.contains(&own.ip()))?;
+        if specs.iter().any(|spec| spec.vrf == its.vrf && spec.addresses.contains(&peer.ip())) {
+            return None;
+        }
+        let end = |of: SocketAddr| End { vrf: its.vrf.0, addr: of.ip(), port: of.port() };
+        Some(Key { within: None, own: end(own), peer: end(peer), seen: [own.ip(), peer.ip()] })
+    }
+
+    fn may_carry(&self, guest: &str, key: &Key) -> bool {
+        let Some(engine) = self.engine.upgrade() else { return false };
+        let known = lock(&self.specs);
+        let is_its = |spec: &&SocketsSpec| spec.guest == guest && spec.addresses.contains(&key.own.addr);
+        let Some(its) = known.guests.iter().find(is_its).cloned() else { return false };
+        let is_seen = |at: &Option<VifId>| at.is_none_or(|at| at == its.vif);
+        if its.is_watched || known.captures.iter().any(is_seen) {
+            return false;
+        }
+        drop(known);
+        let address = |end: &End| SocketAddr::new(end.addr, end.port);
+        let decision = decide(&engine, &its, GATEWAY_MAC, (address(&key.own), address(&key.peer)));
+        let sent = |forward: &Forward| forward.encap.is_some() && forward.nat == Nat::default();
+        !is_watched(&decision) && matches!(&decision.verdict, Verdict::Forward(forward) if sent(forward))
+    }
+
     fn may_share(&self, (a, b): (&str, &str), key: &Key) -> bool {
         let Some(engine) = self.engine.upgrade() else { return false };
         let known = lock(&self.specs);
@@ -167,6 +211,12 @@ fn decide(engine: &Engine, from: &SocketsSpec, mac: Mac, ends: (SocketAddr, Sock
     engine.decide(from.vif, &PacketView { bytes: &[], len, gso_size: None, headers, checked: true })
 }
 
+/// Returns whether somebody counts or copies the packets of a decision.
+fn is_watched(decision: &Decision) -> bool {
+    let effects = &decision.effects;
+    !(effects.meters.is_empty() && effects.mirror_in.is_empty() && effects.mirror_out.is_empty())
+}
+
 /// Returns whether workers would do nothing but deliver the segments of one direction, and translate their addresses.
 fn delivers(engine: &Engine, from: &SocketsSpec, to: &SocketsSpec, key: &Key) -> bool {
     let [shown, seen] = key.seen;
@@ -176,12 +226,9 @@ fn delivers(engine: &Engine, from: &SocketsSpec, to: &SocketsSpec, key: &Key) ->
     // On its way to a neighbour a frame has his MAC, otherwise the gateway's.
     [to.mac.unwrap_or(GATEWAY_MAC), GATEWAY_MAC].into_iter().any(|destination| {
         let decision = decide(engine, from, destination, ends);
-        let effects = &decision.effects;
-        let watched =
-            !(effects.meters.is_empty() && effects.mirror_in.is_empty() && effects.mirror_out.is_empty());
         let delivered =
             |forward: &Forward| forward.port == to.vif && forward.encap.is_none() && forward.nat == nat;
-        !watched && matches!(&decision.verdict, Verdict::Forward(forward) if delivered(forward))
+        !is_watched(&decision) && matches!(&decision.verdict, Verdict::Forward(forward) if delivered(forward))
     })
 }
 

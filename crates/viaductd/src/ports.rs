@@ -35,7 +35,7 @@ pub struct ExecutorPorts {
     forwarder: Forwarder,
     verbs: Arc<Verbs>,
     ovs: Arc<ovs::Service>,
-    matchmaker: Matchmaker,
+    pub matchmaker: Arc<Matchmaker>,
     services: Arc<Services>,
     bgp: Arc<Bgp>,
     privileges: Privileges,
@@ -64,7 +64,7 @@ impl ExecutorPorts {
         if inherited.is_some() {
             verbs.hold();
         }
-        let matchmaker = Matchmaker::start(&forwarder);
+        let matchmaker = Arc::new(Matchmaker::start(&forwarder));
         verbs.serve_sockets(&matchmaker);
         let services = serving::start(&forwarder, &privileges);
         Self {
@@ -196,6 +196,7 @@ impl Ports for ExecutorPorts {
 
     fn attach(&self, vif: VifId, port: Opened) {
         self.verbs.attached(vif, &port.port);
+        self.verbs.carry_sockets(&self.matchmaker);
         let device = port.port.clone();
         if let Err(e) = self.forwarder.attach(vif, port) {
             tracing::error!("{e}");
@@ -236,6 +237,7 @@ impl Ports for ExecutorPorts {
 
     fn keep_sockets(&self, wanted: &[SocketsSpec]) {
         self.matchmaker.keep(wanted, self.privileges.sockets.clone());
+        self.verbs.carry_sockets(&self.matchmaker);
     }
 
     fn keep_services(&self, plan: services::Plan) {

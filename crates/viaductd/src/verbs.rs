@@ -94,6 +94,12 @@ impl Verbs {
         matchmaker.agents().into_iter().for_each(|agents| self.fabric.serve_sockets(agents));
     }
 
+    /// Has all devices carry connections of guests with sockets to other hosts.
+    pub fn carry_sockets(&self, matchmaker: &Matchmaker) {
+        let devices: Vec<_> = self.devices().values().filter_map(|open| open.device.upgrade()).collect();
+        devices.iter().for_each(|device| device.carry(matchmaker));
+    }
+
     /// Lets programs wait at the devices' sockets, which the old daemon has too, until [`Self::accept`].
     pub fn hold(&self) {
         self.fabric.hold();

@@ -24,7 +24,9 @@ use std::time::Duration;
 
 /// The queue pair of connection managers (IBTA 12.1: the general service interface).
 pub(crate) const MANAGER_QPN: Qpn = Qpn(1);
-/// Queue pair numbers below this are special (0, 1) or not used.
+/// The queue pair of the daemon itself, for lines to other daemons.
+pub(crate) const SERVICE_QPN: Qpn = Qpn(2);
+/// Queue pair numbers below this are special (0, 1, 2) or not used.
 const FIRST_QPN: u32 = 16;
 
 /// A guest's device, as its own threads and those of other devices see it.
@@ -131,6 +133,11 @@ impl Adapter {
     /// Sets the inbox of the connection manager's queue pair.
     pub fn set_manager(&self, owner: &Arc<Inbox<Message>>) {
         self.qps().insert(MANAGER_QPN, owner.clone());
+    }
+
+    /// Sets the inbox of the daemon's own queue pair.
+    pub fn set_service(&self, owner: &Arc<Inbox<Message>>) {
+        self.qps().insert(SERVICE_QPN, owner.clone());
     }
 
     /// Adds a queue pair within the limit, and returns its number. Numbers are random, so that none is used again soon.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 impl State {
     /// Has pairs return to TCP.
-    pub(super) fn return_pairs(&mut self, shared: &Arc<Shared>, why: Reason, which: impl Fn(&Pair) -> bool) {
+    pub fn return_pairs(&mut self, shared: &Arc<Shared>, why: Reason, which: impl Fn(&Pair) -> bool) {
         let mut told = Vec::new();
         for (number, pair) in self.pairs.iter_mut().filter(|(_, pair)| which(pair)) {
             if !pair.is_returned() {
@@ -29,7 +29,7 @@ impl State {
     pub(super) fn end(&mut self, program: u64, shared: &Arc<Shared>) {
         let Some(client) = self.clients.remove(&program) else { return };
         for key in client.offers.values() {
-            self.waiting.remove(key);
+            self.unwait(&client.guest, key);
             self.release(&client.who(), 1);
         }
         if !client.ends_in_order() {
@@ -81,7 +81,7 @@ impl State {
         let Some(mut pair) = self.pairs.remove(&number) else { return };
         let (a, b) = pair.news().unwrap_or_default();
         self.counters.bytes = self.counters.bytes.saturating_add(a.saturating_add(b));
-        pair.end();
+        pair.end(number);
         match pair.slot() {
             Some((file, slot)) => self.give_back(file, slot, shared),
             None => pair.parties.iter().for_each(|party| self.release(&party.who(), 1)),

@@ -1,6 +1,7 @@
 //! Offers that wait for another end, and who may have how many.
 
 use super::{Shared, State, TOGETHER};
+use crate::carriage::Command;
 use crate::client::{CONNECTIONS, half_of};
 use crate::closing::Who;
 use crate::counters::Refusal;
@@ -33,8 +34,14 @@ impl State {
             true => client.window().is_none().then(|| offered.within()),
             false => shared.ways.inside(&who.0, offered.own, offered.peer),
         };
+        let desk = self.desks.get(&who.0).filter(|_| client.may_carry && !offered.is_within()).cloned();
+        let elsewhere = || shared.ways.elsewhere(&who.0, offered.own, offered.peer);
+        let (desk, key) = match key {
+            None => (desk.clone(), desk.and_then(|_| elsewhere())),
+            here => (None, here),
+        };
         let Some(key) = key else { return self.refuse(program, token, Refusal::Addresses, shared) };
-        let own = Waiting::new(program, token, &offered);
+        let own = Waiting::new(program, token, &offered, desk.is_some());
         let answers = match self.waiting.get_mut(&key) {
             Some(there) if there.is_of(&own) => {
                 there.seen = own.seen;
@@ -54,6 +61,9 @@ impl State {
             None if known.is_some() => return self.refuse(program, token, Refusal::Twice, shared),
             None => return self.add(own, who, key, shared),
         };
+        if let Some(desk) = desk.filter(|_| answers) {
+            return desk.tell(Command::Seen(key, own.seen));
+        }
         if let Some(other) = self.waiting.get(&key.reverse()).copied().filter(|_| answers) {
             match other.seen.elapsed() < TOGETHER {
                 true => self.unite(key, (own, other), shared),
@@ -70,12 +80,16 @@ impl State {
         }
         let Some(client) = self.clients.get_mut(&own.program) else { return };
         client.offers.insert(own.token, key);
+        let desk = self.desks.get(&who.0).filter(|_| own.is_elsewhere).cloned();
         *self.held.entry(who).or_default() += 1;
         self.waiting.insert(key, own);
-        self.ask_again(key.reverse(), shared);
+        match desk {
+            Some(desk) => desk.tell(Command::Seen(key, own.seen)),
+            None => self.ask_again(key.reverse(), shared),
+        }
     }
 
-    fn ask_again(&mut self, key: Key, shared: &Arc<Shared>) {
+    pub fn ask_again(&mut self, key: Key, shared: &Arc<Shared>) {
         let Some(waiting) = self.waiting.get_mut(&key) else { return };
         if waiting.asked.is_none_or(|at| at.elapsed() >= TOGETHER) {
             waiting.asked = Some(Instant::now());
@@ -85,7 +99,7 @@ impl State {
     }
 
     /// Ends an offer that has no use.
-    pub(super) fn refuse(&mut self, program: u64, token: u64, why: Refusal, shared: &Arc<Shared>) {
+    pub fn refuse(&mut self, program: u64, token: u64, why: Refusal, shared: &Arc<Shared>) {
         self.counters.refuse(why);
         self.cancel(program, token);
         self.tell(program, Message::Refused { token }, &[], shared);
@@ -116,8 +130,17 @@ impl State {
         let Some(client) = self.clients.get_mut(&program) else { return };
         if let Some(key) = client.offers.remove(&token) {
             let who = client.who();
-            self.waiting.remove(&key);
+            self.unwait(&who.0, &key);
             self.release(&who, 1);
+        }
+    }
+
+    /// Forgets an offer that waits.
+    pub(super) fn unwait(&mut self, guest: &str, key: &Key) {
+        if self.waiting.remove(key).is_some_and(|waiting| waiting.is_elsewhere)
+            && let Some(desk) = self.desks.get(guest)
+        {
+            desk.tell(Command::Withdrawn(*key));
         }
     }
 }

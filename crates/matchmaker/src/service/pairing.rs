@@ -1,12 +1,13 @@
 //! Making pairs: which memory two programs get in common, and how they are told.
 
 use super::{Shared, State};
+use crate::bells::bell;
 use crate::counters::Refusal;
-use crate::files::{self, Slot};
+use crate::files::Slot;
 use crate::offer::{Key, Waiting};
 use crate::pairs::{Header, Memory, Pair, Party};
 use crate::window::{InWindow, Window};
-use sockring::Message;
+use sockring::{Message, Side};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ impl State {
 
     /// Makes a pair with memory of its own.
     fn pair_alone(&mut self, key: Key, parties: [Party; 2], shared: &Arc<Shared>) {
-        match Header::new() {
+        match Header::new(Side::First) {
             Ok((header, file)) => {
                 let given = [(Some(file.as_fd()), 0); 2];
                 self.pair(key, parties, Memory::File(header), given, shared);
@@ -108,7 +109,7 @@ impl State {
 
     /// Gives both programs a new file and its bells. Without bells they are woken by their sockets.
     fn introduce(&mut self, file: u64, programs: [u64; 2], descriptor: &OwnedFd, shared: &Arc<Shared>) {
-        let bells = [files::bell(), files::bell()];
+        let bells = [bell(), bell()];
         for (side, program) in programs.into_iter().enumerate() {
             let second = side == 1;
             self.tell(program, Message::File { file, second }, &[descriptor.as_fd()], shared);

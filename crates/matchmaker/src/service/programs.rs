@@ -2,7 +2,7 @@
 
 use super::{CREDIT, Shared, State, TURN};
 use crate::client::{Client, Line, PROGRAMS, Said, half_of};
-use crate::pairs::Party;
+use crate::pairs::{Pair, Party};
 use rustix::io::Errno;
 use seqpacket::Connection;
 use sockets::Untrusted;
@@ -40,8 +40,19 @@ impl State {
             return false;
         }
         let (guest, offers) = (guest.to_owned(), BTreeMap::new());
-        let client =
-            Client { socket, line, guest, user, pid, offers, credit: CREDIT, lent: None, has_doors: false };
+        let client = Client {
+            socket,
+            line,
+            guest,
+            user,
+            pid,
+            offers,
+            credit: CREDIT,
+            lent: None,
+            has_doors: false,
+            may_carry: false,
+            heard: None,
+        };
         self.next += 1;
         self.clients.insert(self.next, client);
         true
@@ -70,8 +81,10 @@ impl State {
                 return false;
             }
             match message {
-                Some(Message::Offer { token, doors }) => {
-                    client.has_doors |= doors && client.window().is_none();
+                Some(Message::Offer { token, doors, carries }) => {
+                    let is_here = client.window().is_none();
+                    client.has_doors |= doors && is_here;
+                    client.may_carry |= carries && is_here;
                     self.offer(program, token, offered, shared);
                 }
                 Some(Message::Cancel { token }) => self.cancel(program, token),
@@ -97,7 +110,11 @@ impl State {
         if let Some(client) = self.clients.get_mut(&program) {
             client.credit = client.credit.saturating_sub(told as u32);
         }
-        self.tell_both(pair, |token| Message::Look { token }, shared);
+        // The other host's program of a carried pair is told by what goes there.
+        match self.pairs.get(&pair).and_then(Pair::desk) {
+            Some(desk) => desk.ring(),
+            None => self.tell_both(pair, |token| Message::Look { token }, shared),
+        }
     }
 
     pub(super) fn adopt(&mut self, program: u64, token: u64, pair: u64) {

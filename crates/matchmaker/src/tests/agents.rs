@@ -1,6 +1,6 @@
 //! Programs of virtual machines, whose agents say what they offer.
 
-use super::{Everything, until};
+use super::{Everything, old_offer, until};
 use crate::{Agent, Frame, GuestSpec, Job, Limits, Offered, Piece, Service, Window};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sockets::Untrusted;
@@ -123,7 +123,7 @@ fn admit(service: &Service, guest: &str, window: &Arc<Fake>) -> Option<Stream> {
 fn offer(stream: &mut Stream, token: u64, own: &str, peer: &str) {
     let offered =
         Offered { own: own.parse().unwrap(), peer: peer.parse().unwrap(), namespace: 0, cookie: token };
-    stream.send(&Frame::Said(Message::Offer { token, doors: false }, Some(offered)).bytes()).unwrap();
+    stream.send(&Frame::Said(old_offer(token), Some(offered)).bytes()).unwrap();
 }
 
 /// Has both programs offer a connection, the first one twice, as it is asked to.
@@ -207,7 +207,7 @@ fn an_agent_can_offer_nothing_else() {
     // Connections within the machine, and offers without a socket.
     offer(&mut a, 1, "127.0.0.1:80", "127.0.0.1:81");
     assert_eq!(hear(&mut a), Message::Refused { token: 1 });
-    a.send(&Frame::Said(Message::Offer { token: 2, doors: false }, None).bytes()).unwrap();
+    a.send(&Frame::Said(old_offer(2), None).bytes()).unwrap();
     assert_eq!(hear(&mut a), Message::Refused { token: 2 });
     a.send(b"nonsense").unwrap();
     assert!(a.receive().is_err());
@@ -223,7 +223,7 @@ fn hostile_agents() {
         let Some(mut agent) = (*come)() else { panic!("no room") };
         for (is_offer, bytes) in frames {
             let bytes = match is_offer {
-                true => [&Message::Offer { token: 1, doors: false }.bytes()[..], bytes].concat(),
+                true => [&old_offer(1).bytes()[..], bytes].concat(),
                 false => bytes.clone(),
             };
             if agent.send(&bytes).is_err() {

@@ -89,6 +89,10 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         let result = unsafe { real::shutdown(fd, how) };
         if result != 0 {
             conn.shut.store(0, Ordering::Release);
+        } else if let Some(link) = conn.link().filter(|_| conn.is_carried()) {
+            // The kernel's end of the stream may overtake what is in the ring.
+            link.tx().set_left();
+            conn.tell();
         }
         drop(held);
         return result;

@@ -5,6 +5,7 @@ use super::now_ns;
 use crate::bgp::Bgp;
 use crate::forwarder::Forwarder;
 use crate::machines::{self, Machines};
+use crate::matchmaking::Matchmaker;
 use crate::notify::Notifier;
 use crate::privileges::Privileges;
 use anyhow::{Context, bail};
@@ -42,6 +43,7 @@ pub struct Old {
     pub listeners: Vec<(&'static str, OwnedFd)>,
     pub machines: Arc<Machines>,
     pub bgp: Arc<Bgp>,
+    pub matchmaker: Arc<Matchmaker>,
     /// The user who started this daemon. Only this user and root may take over.
     pub user: u32,
 }
@@ -87,11 +89,13 @@ impl Old {
         let shared = self.forwarder.is_movable().and_then(|()| self.share(&mut talk)).and_then(|()| {
             talk.be_patient(PREPARES)?;
             expect(&mut talk, &Message::Freeze)?;
+            self.matchmaker.part();
             talk.be_patient(COMMITS)?;
             self.freeze(&mut talk)
         });
         if let Err(e) = shared {
             self.core.stay();
+            self.matchmaker.stay();
             // The new daemon may be gone.
             let _ = talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
             return Err(e);

@@ -2,6 +2,7 @@
 
 use super::AnyError;
 use super::windows::OpenWindow;
+use crate::matchmaking::Matchmaker;
 use control::{RdmaSpec, RdmaStatus, WindowSpec, WindowStatus, WindowUser};
 use hca::{Answers, ClientDescription, DeviceError, Fabric};
 use ringport::{Downlink, Uplink};
@@ -115,6 +116,14 @@ impl Device {
     /// Notes the process of the virtual machine's VMM.
     pub fn set_vmm(&self, process: i32) {
         self.adapter.set_vmm(process);
+    }
+
+    /// Has lines to other hosts carry connections of the guest's programs, if they do not yet.
+    pub fn carry(&self, matchmaker: &Matchmaker) {
+        let freight = || Some(Box::new(matchmaker.carriage(&self.guest)?) as Box<dyn hca::Freight>);
+        if let Err(error) = self.adapter.carry(freight) {
+            tracing::error!("sockets of {} stay with TCP between hosts: {error}", self.guest);
+        }
     }
 
     pub fn is_of(&self, guest: &str) -> bool {
