@@ -85,10 +85,13 @@ def test_hosts_find_each_other(lab, reflector):
 
 
 def test_a_bridged_network(lab, reflector):
-    def bridged(name, guests):
+    def bridged_config(name, guests):
         config = bgp_config(name, guests)
         config.entry("network", "blue")["evpn"] = True
-        return start(lab, name, guests, config=config)
+        return config
+
+    def bridged(name, guests):
+        return start(lab, name, guests, config=bridged_config(name, guests))
 
     a, [a1] = bridged("a", ["a1"])
     b, [b1] = bridged("b", ["b1"])
@@ -100,6 +103,12 @@ def test_a_bridged_network(lab, reflector):
     assert seen.expert() == []
     assert {fields[0] for fields in seen.fields("vxlan", "vxlan.vni")} == {"5001"}
     assert seen.fields(f"vxlan && arp.dst.proto_ipv4 == {B1.address}", "frame.number"), "floods go to the other host"
+    # A guest moves: its new host counts that, so that all send there, while the old one still has it, too.
+    a.apply(bridged_config("a", ["a1", "b1"]))
+    a.namespace.ip("link set tapb1 up")
+    eventually(lambda: "MM:1" in reflector.ask("show bgp l2vpn evpn").stdout, "the number of the move")
+    a.apply(bridged_config("a", ["a1"]))
+    eventually(lambda: "MM:1" not in reflector.ask("show bgp l2vpn evpn").stdout, "the withdrawal")
     b.apply(b.config.without("guest", name="b1"))
     eventually(lambda: B1.mac not in announced_macs(a), "the withdrawal")
 

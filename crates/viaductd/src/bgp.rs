@@ -229,7 +229,8 @@ impl Thread {
             if self.speech.as_ref().is_none_or(|before| said::imports(before) != imports) {
                 speaker.set_imports(&imports, now);
             }
-            let announcements = said::announcements(speech);
+            let mut announcements = said::announcements(speech);
+            said::number_moves(speech, &mut announcements, &self.said, speaker);
             for nlri in self.said.keys().filter(|nlri| !announcements.contains_key(nlri)) {
                 speaker.withdraw(nlri);
             }

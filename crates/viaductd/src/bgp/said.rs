@@ -1,7 +1,8 @@
 //! Configuration and announcements of the speaker, from those of the host.
 
 use bgp::{
-    Announcement, Config, Encapsulation, Family, Import, Label, Nlri, PeerConfig, Rd, RouteTarget, VrfId,
+    Announcement, Config, Encapsulation, Family, Import, Label, Mobility, Nlri, PeerConfig, Rd, RouteTarget,
+    Speaker, VrfId,
 };
 use config::{BgpFamily, RouteName, TunnelKind};
 use control::{Speech, SpokenNetwork};
@@ -78,6 +79,28 @@ pub(super) fn imports(speech: &Speech) -> Vec<Import> {
 /// Returns the routes that the host has.
 pub(super) fn announcements(speech: &Speech) -> BTreeMap<Nlri, Announcement> {
     speech.networks.values().flat_map(|network| of_network(speech, network)).collect()
+}
+
+/// Numbers the moves of MAC addresses that came up on this host and were announced by others (RFC 7432, 7.7): all of
+/// them, and the hosts where they were, then send there. A number stays as long as the address is announced.
+pub(super) fn number_moves(
+    speech: &Speech,
+    announcements: &mut BTreeMap<Nlri, Announcement>,
+    said: &BTreeMap<Nlri, Announcement>,
+    speaker: &Speaker,
+) {
+    let vrf = |(vrf, network): (&u16, &SpokenNetwork)| Some((distinguisher(&network.rd)?, VrfId::from(*vrf)));
+    let networks: BTreeMap<Rd, VrfId> = speech.networks.iter().filter_map(vrf).collect();
+    let number = |(nlri, its): (&Nlri, &Announcement)| match nlri {
+        Nlri::Mac { rd, mac, .. } => Some(((*rd, *mac), its.mobility)),
+        _ => None,
+    };
+    let known: BTreeMap<(Rd, Mac), Option<Mobility>> = said.iter().filter_map(number).collect();
+    for (nlri, announcement) in announcements {
+        let Nlri::Mac { rd, mac, .. } = nlri else { continue };
+        let next = || speaker.next_sequence(*networks.get(rd)?, *mac);
+        announcement.mobility = known.get(&(*rd, *mac)).copied().unwrap_or_else(next);
+    }
 }
 
 fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announcement)> {
