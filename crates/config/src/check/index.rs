@@ -1,7 +1,9 @@
 //! Index by name of the objects to which others refer.
 
 use crate::object::mode::{Mode, OVS_MTU};
-use crate::{Bgp, Forward, Guest, Host, Key, Labels, Lease, Network, Nexthop, Object, RouteName, Wire, router_id};
+use crate::{
+    Bgp, Forward, Guest, Host, Key, Labels, Lease, Network, Nexthop, Object, RouteName, Wire, router_id,
+};
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -68,6 +68,107 @@ fn inquire(services: &Services, message: &Message, now: u64) -> Option<Box<Inqui
 
 /// Returns a resolver's answer.
 fn response(asked: &[u8], ttl: u32, records: usize) -> Vec<u8> {
+    let asked = Message::from_vec(asked).unwrap();
+    let mut message = Message::response(asked.metadata.id, OpCode::Query);
+    message.metadata.recursion_desired = true;
+    message.add_queries(asked.queries.iter().cloned());
+    let record = |n: usize| {
+        Record::from_rdata(asked.queries[0].name.clone(), ttl, RData::A(A(Ipv4Addr::from_bits(n as u32 + 1))))
+    };
+    message.add_answers((0..records).map(record));
+    asked.edns.into_iter().for_each(|edns| _ = message.set_edns(edns));
+    message.to_vec().unwrap()
+}
+
+#[test]
+fn guests_of_the_network_have_names() {
+    use RecordType::{A as V4, AAAA as V6, MX, PTR};
+    let services = resolving();
+    let own = || (ResponseCode::NoError, vec![RData::A(OWN.into())]);
+    for name in ["vm1.blue.internal.", "VM1.Blue.Internal.", "vm1."] {
+        assert_eq!(known(&services, name, V4), Some(own()), "{name}");
+    }
+    let v6 = (ResponseCode::NoError, vec![RData::AAAA(OWN6.into())]);
+    assert_eq!(known(&services, "vm1.blue.internal.", V6), Some(v6));
+    assert_eq!(known(&services, "vm1.blue.internal.", MX), Some((ResponseCode::NoError, vec![])));
+    for (name, kind) in [
+        ("vm2.blue.internal.", V4),
+        ("secret.blue.internal.", V4),
+        ("secret.", V6),
+        ("a.vm1.blue.internal.", V4),
+        ("66.1.1.10.in-addr.arpa.", PTR),
+    ] {
+        assert_eq!(known(&services, name, kind), Some((ResponseCode::NXDomain, vec![])), "{name}");
+    }
+    let name = Name::from_ascii("vm1.blue.internal.").unwrap();
+    let whole = format!("{}ip6.arpa.", "7.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.0.0.d.f.");
+    for reverse in ["7.1.1.10.in-addr.arpa.", &whole] {
+        let Some((ResponseCode::NoError, records)) = known(&services, reverse, PTR) else {
+            panic!("{reverse}")
+        };
+        assert_eq!(records, [RData::PTR(hickory_proto::rr::rdata::PTR(name.clone()))]);
+    }
+    for (name, kind) in [("www.example.", V4), ("1.2.0.192.in-addr.arpa.", PTR), ("example.", MX)] {
+        assert_eq!(known(&services, name, kind), None, "{name} is asked outside");
+    }
+}
+
+#[test]
+fn resolvers_outside_are_asked_once() {
+    let services = resolving();
+    let mut asked = query("WWW.Example.", RecordType::A);
+    let inquiry = inquire(&services, &asked, 5).unwrap();
+    assert_eq!(inquiry.servers, [IpAddr::from(RESOLVER)]);
+    let good = response(&inquiry.query(9), 60, 2);
+    assert!(inquiry.is_answered_by(9, &good) && !inquiry.is_answered_by(8, &good));
+    assert!(!inquiry.is_answered_by(9, &inquiry.query(9)), "a question");
+    let other = inquire(&services, &query("other.example.", RecordType::A), 5).unwrap();
+    assert!(!inquiry.is_answered_by(9, &response(&other.query(9), 60, 2)));
+    let (guest, frame) = services.resolved(&inquiry, Some(&good), 5).unwrap();
+    let message = read(&frame);
+    assert_eq!((guest, message.metadata.id, message.answers.len()), (1, 77, 2));
+    assert_eq!(message.queries[0].name.to_ascii(), "WWW.Example.", "as the client wrote it");
+    // From the cache, by whichever letters, with the time that is left.
+    asked.queries[0].name = Name::from_ascii("www.EXAMPLE.").unwrap();
+    let kept = |now| match services.answer(1, &packet(&asked.to_vec().unwrap()), now) {
+        Some(Answer::Frame(frame)) => Some(read(&frame).answers[0].ttl),
+        _ => None,
+    };
+    assert_eq!([kept(5), kept(64), kept(65)], [Some(60), Some(1), None]);
+    // Nothing is known of a silent resolver.
+    let (_, frame) = services.resolved(&other, None, 6).unwrap();
+    assert_eq!(read(&frame).metadata.response_code, ResponseCode::ServFail);
+    assert_eq!((count(&services, "answered"), count(&services, "no_resolver")), (3, 1));
+    let mut plan = plan(DhcpOptions::default(), 1500);
+    plan.bindings.get_mut(&1).unwrap().guest = "other".to_owned();
+    services.follow(plan);
+    assert_eq!(services.resolved(&inquiry, Some(&good), 7), None, "the guest is gone");
+}
+
+#[test]
+fn long_answers_are_cut() {
+    let services = resolving();
+    let mut asked = query("big.example.", RecordType::A);
+    let inquiry = inquire(&services, &asked, 0).unwrap();
+    let (_, frame) = services.resolved(&inquiry, Some(&response(&inquiry.query(1), 60, 60)), 0).unwrap();
+    let cut = read(&frame);
+    assert!(cut.metadata.truncation && cut.answers.is_empty() && cut.queries == asked.queries);
+    let mut edns = Edns::new();
+    edns.set_max_payload(4096);
+    asked.set_edns(edns);
+    let inquiry = inquire(&services, &asked, 0).unwrap();
+    assert_eq!(Message::from_vec(&inquiry.query(1)).unwrap().max_payload(), 1232);
+    let (_, frame) = services.resolved(&inquiry, Some(&response(&inquiry.query(1), 60, 60)), 0).unwrap();
+    assert_eq!((read(&frame).answers.len(), read(&frame).metadata.truncation), (60, false));
+}
+
+#[test]
+fn a_guest_inquires_so_much_alone() {
+    let services = resolving();
+    let ask = |n: usize, now| inquire(&services, &query(&format!("{n}.example."), RecordType::A), now);
+    let under_way: Vec<_> = (0..100).filter_map(|n| ask(n, 1)).collect();
+    assert_eq!((under_way.len(), count(&services, "too_many")), (32, 68));
+    under_way.iter().for_each(|inquiry| drop(services.resolved(inquiry, None, 1)));
     let answered = |inquiry: &Box<Inquiry>| services.resolved(inquiry, None, 1).is_some();
     let asked = (0..200).filter_map(|n| ask(n, 1)).filter(answered).count();
     assert_eq!(asked, 68, "a hundred a second");
