@@ -136,6 +136,7 @@ macro_rules! objects {
         #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
         #[serde(untagged)]
         #[allow(missing_docs)] // as their types
+        #[allow(clippy::large_enum_variant, reason = "routes of programs, which are many, are no objects")]
         pub enum Object {
             $($variant($held),)*
         }
