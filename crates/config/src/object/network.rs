@@ -83,7 +83,7 @@ pub struct Network {
     /// Whether MAC addresses and floods are exchanged by BGP as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evpn: bool,
-    /// The action for traffic that no rule matches; `None`: that of its [`Default`], or allow.
+    /// The action for traffic that no rule matches; `None`: that of its `[[default]]`, or allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<DefaultAction>,
     /// Behind whose addresses the guests' packets leave. Empty: none leave so.
