@@ -116,12 +116,23 @@ def test_guests_leave_by_the_hosts_own_stack(outside):
             assert seen in web.text(), web.text()
     finally:
         web.stop()
+    # Only what comes from the network's own subnets.
+    rules = host.namespace.run(["nft", "list", "ruleset"]).stdout
+    for accepted in ("ip saddr 10.1.1.0/24 accept", "ip6 saddr fd00:1::/64 accept"):
+        assert accepted in rules, rules
     # Nobody opens connections to guests so, nor guests to the host itself.
     server.namespace.ip("route add 10.1.1.0/24 via", HERE)
     server.expect_no_ping(A1.address)
     a1.expect_no_ping(HERE)
     explained = host.call("explain", "--in", "a1", f"{A1.address} > {THERE} / tcp 40000 > 80 syn").stdout
     assert "blue:out" in explained, explained
+    # A network does not take a subnet from the host's other devices, whatever the metric of their route.
+    host.namespace.ip("route add 10.5.0.0/24 dev ext0 metric 100")
+    network = dict(host.config.entry("network", "blue"))
+    network["gateways"] = [*network["gateways"], "10.5.0.254/24"]
+    host.apply(host.config.copy().without("network", name="blue").add("network", **network), check=False)
+    taken = lambda: "a route to 10.5.0.0/24 already" in host.call("status").stdout
+    eventually(taken, "the fault of the way out")
 
 
 def test_connections_outlive_the_daemon_and_nothing_else_does(outside):

@@ -119,6 +119,21 @@ fn tap(port: &TapPort) -> Result<(), Refusal> {
 
 /// Checks what makes a tap an interface of the host: it leads to few networks, and never everywhere or to this
 /// machine itself.
+/// Returns whether an address is in a subnet.
+fn has(subnet: Subnet, addr: IpAddr) -> bool {
+    match (subnet.addr, addr) {
+        (IpAddr::V4(net), IpAddr::V4(addr)) => {
+            let other = u32::from(net) ^ u32::from(addr);
+            other.checked_shr(32 - u32::from(subnet.len.min(32))).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(net), IpAddr::V6(addr)) => {
+            let other = u128::from(net) ^ u128::from(addr);
+            other.checked_shr(128 - u32::from(subnet.len.min(128))).unwrap_or(0) == 0
+        }
+        _ => false,
+    }
+}
+
 fn host_side(host: &HostSide) -> Result<(), Refusal> {
     let HostSide { addresses, routes, forwards, .. } = host;
     let count = addresses.len() + routes.len() + forwards.len();
@@ -128,7 +143,12 @@ fn host_side(host: &HostSide) -> Result<(), Refusal> {
         let is_possible = outside.is_ipv4() == to.is_ipv4() && outside.port() != 0 && to.port() != 0;
         is_possible && PROTOCOLS.contains(protocol)
     };
-    ensure(forwards.iter().all(leads), "no port of the host that leads to a guest")?;
+    let is_behind = |forward: &HostForward| routes.iter().any(|route| has(route.to, forward.to.ip()));
+    let may_lead = host.masquerade || forwards.is_empty();
+    ensure(
+        may_lead && forwards.iter().all(|forward| leads(forward) && is_behind(forward)),
+        "no port of the host that leads to a guest",
+    )?;
     let to = routes.iter().map(|route| route.to);
     let possible = addresses.iter().copied().chain(to).all(is_subnet);
     let vias = routes.iter().all(|route| route.via.is_ipv4() == route.to.addr.is_ipv4());

@@ -28,6 +28,7 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_IFALIAS: u16 = 20;
+const IFLA_GROUP: u16 = 27;
 const IFLA_STATS64: u16 = 23;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
@@ -212,6 +213,11 @@ impl Message {
 
     pub(crate) fn alias(self, alias: &str) -> Self {
         self.attribute(IFLA_IFALIAS, alias.as_bytes())
+    }
+
+    /// Puts the link into a group.
+    pub(crate) fn group(self, group: u32) -> Self {
+        self.attribute(IFLA_GROUP, &group.to_ne_bytes())
     }
 
     /// Adds a struct ifinfomsg: the question is about a link.

@@ -1,9 +1,9 @@
-//! A table of nf_tables that lets packets from a device out behind the host's own address.
+//! Tables of nf_tables for interfaces of the host: what may pass through the host by them, and behind which address.
 //!
 //! Written by hand: nft(8) can't be run by the helper, and a library would bring far more than these messages.
 
-use crate::netlink::octets;
-use crate::tap::host::HostForward;
+use crate::netlink::{Subnet, octets};
+use crate::tap::host::{HostForward, HostSide};
 use rustix::io::Errno;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::{
@@ -32,6 +32,8 @@ const POSTROUTING: u32 = 4;
 const PREROUTING: u32 = 0;
 const FILTER: u32 = 0;
 const SOURCE_NAT: u32 = 100;
+/// -300: before connections are known.
+const RAW: u32 = 300_u32.wrapping_neg();
 /// -100: destination NAT.
 const DESTINATION_NAT: u32 = 100_u32.wrapping_neg();
 
@@ -44,6 +46,7 @@ const IN_NAME: u32 = 6;
 const OUT_NAME: u32 = 7;
 const FAMILY: u32 = 15;
 const PROTOCOL: u32 = 16;
+const IN_GROUP: u32 = 21;
 const CT_STATE: u32 = 0;
 const CT_STATUS: u32 = 2;
 const EQUAL: u32 = 0;
@@ -60,27 +63,32 @@ const IPV6: u8 = 10;
 const TRANSLATED: u32 = 1 << 5;
 /// Bits of the states established and related (linux/netfilter/nf_conntrack_common.h), in the host's byte order.
 const KNOWN: u32 = 0b110;
+/// Bits of these, and of the state new. Other packets are of no connection, and no address of theirs is translated.
+const TRACKED: u32 = 0b1110;
+/// The group of the host's interfaces that are Viaduct's (`ip link show group`).
+pub(crate) const GROUP: u32 = 0x5669;
 /// Bytes of an interface's name in a register.
 const NAME: usize = 16;
 
-/// Makes packets that come from a device leave the host behind the address of the device by which they leave.
-/// Connections may be opened from the device only, and not to the host itself, except to ports that are forwarded.
-/// Returns the socket that owns the rules.
+/// Makes the rules for a device that is an interface of the host. With `masquerade`, packets that come from it leave
+/// the host behind the address of the device by which they leave; connections may be opened from it only, from
+/// addresses behind it, and not to the host itself, except to ports that are forwarded. Without, the host passes nothing
+/// on that comes from it, nor anything to it from other such devices. Returns the socket that owns the rules.
 ///
 /// # Errors
 /// If the kernel has no nf_tables, or permission is missing (CAP_NET_ADMIN).
-pub(crate) fn masquerade(device: &str, forwards: &[HostForward]) -> io::Result<OwnedFd> {
+pub(crate) fn protect(device: &str, host: &HostSide) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let no_tables = |e: io::Error| {
         io::Error::other(format!(
-            "the kernel takes no rules for the way out ({e}): load nf_tables and nft_masq"
+            "the kernel takes no rules for an interface of the host ({e}): load nf_tables and nft_masq"
         ))
     };
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER));
     let socket = socket.map_err(|e| no_tables(e.into()))?;
     bind(&socket, &SocketAddrNetlink::new(0, 0))?;
     let own = SocketAddrNetlink::try_from(getsockname(&socket)?)?.pid();
-    send(&socket, &batch(device, own, forwards), SendFlags::empty())?;
+    send(&socket, &batch(device, own, host), SendFlags::empty())?;
     // The kernel has worked when `send` returns, and answers only what it refuses.
     let mut answer = [0u8; 512];
     loop {
@@ -106,19 +114,11 @@ fn refusal(answer: &[u8]) -> Option<i32> {
 
 /// Returns the messages that make the table of a device. The number of the socket, which nobody else has at the time,
 /// makes its name unique.
-fn batch(device: &str, own: u32, forwards: &[HostForward]) -> Vec<u8> {
+fn batch(device: &str, own: u32, host: &HostSide) -> Vec<u8> {
     let table = format!("viaduct-{device}-{own}");
     let mut bytes = message(BATCH_BEGIN, 0, SUBSYSTEM, &[]);
     bytes.extend(message(NEW_TABLE, INET, 0, &[text(1, &table), number(2, OWNER)].concat()));
-    let (came, leaves) = (name(IN_NAME, device), name(OUT_NAME, device));
-    let out = [&came[..], &expression("masq", &[])].concat();
-    let to_guests = vec![accept_translated(&leaves), drop_unknown(&leaves)];
-    let chains = [
-        ("prerouting", "nat", PREROUTING, DESTINATION_NAT, forwards.iter().map(forward).collect()),
-        ("postrouting", "nat", POSTROUTING, SOURCE_NAT, vec![out]),
-        ("forward", "filter", FORWARD, FILTER, to_guests),
-        ("input", "filter", INPUT, FILTER, vec![drop_unknown(&came)]),
-    ];
+    let chains = if host.masquerade { way_out(device, host) } else { member(device) };
     for (chain, kind, hook, priority, rules) in chains {
         let hook = nested(4, &[number(1, hook), number(2, priority)].concat());
         let attributes = [text(1, &table), text(3, chain), hook, text(7, kind)].concat();
@@ -132,6 +132,31 @@ fn batch(device: &str, own: u32, forwards: &[HostForward]) -> Vec<u8> {
     bytes
 }
 
+/// A chain: its name, kind, hook, priority and rules.
+type Chain = (&'static str, &'static str, u32, u32, Vec<Vec<u8>>);
+
+fn way_out(device: &str, host: &HostSide) -> Vec<Chain> {
+    let (came, leaves) = (name(IN_NAME, device), name(OUT_NAME, device));
+    let out = [&came[..], &expression("masq", &[])].concat();
+    let mut sources: Vec<_> = host.routes.iter().map(|route| accept_from(&came, route.to)).collect();
+    sources.push([&came[..], &verdict(DROP)].concat());
+    let passes = vec![drop_unless(&came, TRACKED), accept_translated(&leaves), drop_unless(&leaves, KNOWN)];
+    vec![
+        ("sources", "filter", PREROUTING, RAW, sources),
+        ("prerouting", "nat", PREROUTING, DESTINATION_NAT, host.forwards.iter().map(forward).collect()),
+        ("postrouting", "nat", POSTROUTING, SOURCE_NAT, vec![out]),
+        ("forward", "filter", FORWARD, FILTER, passes),
+        ("input", "filter", INPUT, FILTER, vec![drop_unless(&came, KNOWN)]),
+    ]
+}
+
+fn member(device: &str) -> Vec<Chain> {
+    let (came, leaves) = (name(IN_NAME, device), name(OUT_NAME, device));
+    let ours = [meta(IN_GROUP), equals(&GROUP.to_ne_bytes()), leaves].concat();
+    let passes = vec![drop_unless(&came, KNOWN), drop_unless(&ours, KNOWN)];
+    vec![("forward", "filter", FORWARD, FILTER, passes)]
+}
+
 /// Returns the expressions that end a rule for packets by other devices.
 fn name(key: u32, device: &str) -> Vec<u8> {
     let mut padded = [0; NAME];
@@ -139,10 +164,30 @@ fn name(key: u32, device: &str) -> Vec<u8> {
     [meta(key), equals(&padded)].concat()
 }
 
-/// Returns a rule that drops packets of no known connection among those that a name selects.
-fn drop_unknown(selected: &[u8]) -> Vec<u8> {
-    let unknown = [connection(CT_STATE, KNOWN), compared(EQUAL, &[0; 4]), verdict(DROP)];
-    [selected, &unknown.concat()].concat()
+/// Returns a rule that drops packets whose connection has none of these states among those that are selected.
+fn drop_unless(selected: &[u8], states: u32) -> Vec<u8> {
+    let other = [connection(CT_STATE, states), compared(EQUAL, &[0; 4]), verdict(DROP)];
+    [selected, &other.concat()].concat()
+}
+
+/// Returns a rule that accepts packets from the addresses of a subnet among those that are selected.
+fn accept_from(selected: &[u8], subnet: Subnet) -> Vec<u8> {
+    let (family, offset) = if subnet.addr.is_ipv4() { (IPV4, 12) } else { (IPV6, 8) };
+    let addr = octets(subnet.addr);
+    let len = addr.len() as u32;
+    let bits = |index: usize| u32::from(subnet.len).saturating_sub(8 * index as u32).min(8);
+    let mask: Vec<u8> = (0..addr.len()).map(|index| (0xff00_u32 >> bits(index)) as u8).collect();
+    let network: Vec<u8> = addr.iter().zip(&mask).map(|(byte, mask)| byte & mask).collect();
+    [
+        selected,
+        &meta(FAMILY),
+        &equals(&[family]),
+        &payload(NETWORK_HEADER, offset, len),
+        &masked(&mask),
+        &equals(&network),
+        &verdict(ACCEPT),
+    ]
+    .concat()
 }
 
 /// Returns a rule that accepts packets of connections whose destination was translated among those that a name selects.
@@ -182,14 +227,19 @@ fn forward(forward: &HostForward) -> Vec<u8> {
 /// Returns the expressions that load a property of the connection, and keep these bits of it.
 fn connection(key: u32, bits: u32) -> Vec<u8> {
     let loaded = [number(1, REGISTER), number(2, key)].concat();
+    [expression("ct", &loaded), masked(&bits.to_ne_bytes())].concat()
+}
+
+/// Returns the expression that keeps these bits of what is loaded.
+fn masked(bits: &[u8]) -> Vec<u8> {
     let masked = [
         number(1, REGISTER),
         number(2, REGISTER),
-        number(3, 4),
-        value(4, &bits.to_ne_bytes()),
-        value(5, &[0; 4]),
+        number(3, bits.len() as u32),
+        value(4, bits),
+        value(5, &vec![0; bits.len()]),
     ];
-    [expression("ct", &loaded), expression("bitwise", &masked.concat())].concat()
+    expression("bitwise", &masked.concat())
 }
 
 fn verdict(code: u32) -> Vec<u8> {

@@ -5,6 +5,7 @@ use super::attach;
 use crate::device::Device;
 use crate::netlink::{Message, Subnet, alias_of, change};
 use crate::nft;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -69,8 +70,8 @@ pub fn is_set_up(tap: BorrowedFd<'_>, host: &HostSide) -> bool {
     is_same().unwrap_or(false)
 }
 
-/// Gives a tap its host's side. If packets leave the host by it, returns a descriptor that holds the rules for
-/// that: they are there until all its copies are closed.
+/// Gives a tap its host's side. Returns a descriptor that holds the rules of what may pass through the host by it: they
+/// are there until all its copies are closed.
 ///
 /// # Errors
 /// If the host has such an address or route already, its kernel lacks nf_tables, or permission is missing
@@ -80,7 +81,7 @@ pub fn set_up(tap: BorrowedFd<'_>, host: &HostSide) -> io::Result<Option<OwnedFd
     if !is_set_up(tap, host) {
         add(&name, index_of(tap)?, host)?;
     }
-    host.masquerade.then(|| nft::masquerade(&name, &host.forwards)).transpose()
+    nft::protect(&name, host).map(Some)
 }
 
 fn index_of(tap: BorrowedFd<'_>) -> io::Result<i32> {
@@ -106,11 +107,41 @@ fn add(name: &str, index: i32, host: &HostSide) -> io::Result<()> {
         }
     }
     for HostRoute { to, via } in routes() {
+        if has_route(*to, name)? {
+            return Err(told(&Errno::EXIST.into(), &format!("a route to {to}")));
+        }
         let route = Message::new(libc::RTM_NEWROUTE).create();
         let done = change(&route.route(index, *to, *via, host.router.is_some()));
         done.map_err(|e| told(&e, &format!("a route to {to}")))?;
     }
-    change(&Message::new(libc::RTM_SETLINK).link(index).alias(&host.alias()?))
+    change(&Message::new(libc::RTM_SETLINK).link(index).alias(&host.alias()?).group(nft::GROUP))
+}
+
+/// Returns whether the host has a route to a prefix by another device. The kernel refuses only routes of the same metric,
+/// and ours would win over that of a network manager.
+fn has_route(to: Subnet, device: &str) -> io::Result<bool> {
+    let (file, place) = match to.addr {
+        IpAddr::V4(addr) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(to.len)).unwrap_or(0).to_be();
+            let addr = u32::from(addr).to_be() & mask;
+            ("route", [(1, format!("{addr:08X}")), (7, format!("{mask:08X}"))])
+        }
+        IpAddr::V6(addr) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(to.len)).unwrap_or(0);
+            let addr = u128::from(addr) & mask;
+            ("ipv6_route", [(0, format!("{addr:032x}")), (1, format!("{:02x}", to.len))])
+        }
+    };
+    let known = match std::fs::read_to_string(format!("/proc/thread-self/net/{file}")) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+        known => known?,
+    };
+    Ok(known.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let name = if to.addr.is_ipv4() { words.first() } else { words.last() };
+        name.is_some_and(|name| *name != device)
+            && place.iter().all(|(column, wanted)| words.get(*column).is_some_and(|word| word == wanted))
+    }))
 }
 
 fn told(error: &io::Error, what: &str) -> io::Error {
