@@ -198,9 +198,10 @@ def test_counters_lose_nothing(lab):
     }
     for name, change in changes.items():
         ovs.ofctl("del-flows")
-        ovs.ofctl("add-flow", "cookie=7,priority=10,udp,tp_dst=5001,actions=output:o2")
         # Until OVS has removed the old flow it takes its counts for those of the next flow for such packets.
-        time.sleep(4)
+        ovs.appctl("revalidator/purge")
+        eventually(lambda: "dst=5001" not in ovs.appctl("dpctl/dump-flows"), "the end of the old flow")
+        ovs.ofctl("add-flow", "cookie=7,priority=10,udp,tp_dst=5001,actions=output:o2")
         sent = 0
         for number in range(1, 7):
             end = time.time() + 1.2

@@ -130,9 +130,25 @@ def test_guests_leave_by_the_hosts_own_stack(outside):
     host.namespace.ip("route add 10.5.0.0/24 dev ext0 metric 100")
     network = dict(host.config.entry("network", "blue"))
     network["gateways"] = [*network["gateways"], "10.5.0.254/24"]
-    host.apply(host.config.copy().without("network", name="blue").add("network", **network), check=False)
+    host.apply(host.config.copy().without("network", name="blue").add("network", **network))
     taken = lambda: "a route to 10.5.0.0/24 already" in host.call("status").stdout
     eventually(taken, "the fault of the way out")
+
+
+def test_guests_do_not_pass_through_the_host_to_other_networks(lab):
+    config = host_config("a", {"a1": tap("a1"), "a3": tap("a3")}, wire=False)
+    config.entry("network", "blue")["snat"] = "host"
+    node = {**NODE, "network": "red", "mac": "02:00:00:00:02:05", "addresses": ["10.2.2.5", "fd00:2::5"]}
+    host = started(lab, config.add("guest", name="node", **node))
+    host.namespace.sysctl("net.ipv4.ip_forward", 1)
+    host.namespace.sysctl("net.ipv6.conf.all.forwarding", 1)
+    a1, a3 = lab.container(host, "a1"), lab.container(host, "a3")
+    for address in (SEATS["a3"].address, SEATS["a3"].address6):
+        Server(host.namespace).expect_ping(address)
+        a1.expect_no_ping(address)
+    # Nor does the host pass on what its members send it for others.
+    a3.namespace.ip("route add 10.1.1.0/24 via 10.2.2.5")
+    a3.expect_no_ping(A1.address)
 
 
 def test_connections_outlive_the_daemon_and_nothing_else_does(outside):

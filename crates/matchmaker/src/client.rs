@@ -21,7 +21,8 @@ use uverbs::{SocketError, Stream};
 /// Programs on the host. A guest has at most half of what others leave.
 pub const PROGRAMS: usize = 8192;
 /// Offers without another end, ends of pairs, and slots of files instead of those there, on the host. A guest has at most
-/// half of what others leave. Each pair without a file takes a mapping of the daemon, of which it has 65,530 (`vm.max_map_count`).
+/// half of what others leave. Each pair without a file takes a mapping of the daemon, of which it has 65,530
+/// (`vm.max_map_count`).
 pub const CONNECTIONS: usize = 32_768;
 
 /// Shares of each user of a guest.

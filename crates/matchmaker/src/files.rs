@@ -74,8 +74,8 @@ struct File {
     /// How many have a connection.
     count: usize,
     /// Whether a program has left or forked, or a connection with large rings has ended. Its slot is not used again, and
-    /// the file goes with its last connection. To free the memory by a hole would be quicker, but the daemon would wait for whoever writes to the file
-    /// meanwhile, which a program can do for ever.
+    /// the file goes with its last connection. To free the memory by a hole would be quicker, but the daemon would wait
+    /// for whoever writes to the file meanwhile, which a program can do for ever.
     is_spent: bool,
 }
 

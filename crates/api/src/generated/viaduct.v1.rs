@@ -174,13 +174,13 @@ pub struct Network {
     /// Behind which addresses its guests' packets leave: "host" (the host's own).
     #[prost(string, repeated, tag = "24")]
     pub snat: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// What happens to traffic that no rule matches, instead of an object of its own: allow, drop, reject or deny-in.
+    /// The action for traffic that no rule matches, in place of a `\[[default]\]`: allow, drop, reject or deny-in.
     #[prost(string, optional, tag = "25")]
     pub default: ::core::option::Option<::prost::alloc::string::String>,
     /// Whether the gateway announces itself to guests as an IPv6 router.
     #[prost(bool, optional, tag = "18")]
     pub ra: ::core::option::Option<bool>,
-    /// Whether its routes are exchanged by BGP, if the host speaks it.
+    /// Whether the host exchanges routes of the network by BGP.
     #[prost(bool, optional, tag = "19")]
     pub bgp: ::core::option::Option<bool>,
     /// Route distinguisher, as in 64512:1 or 192.0.2.1:1.
@@ -192,7 +192,7 @@ pub struct Network {
     /// Route targets under which its routes are announced.
     #[prost(string, repeated, tag = "22")]
     pub export: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Whether MAC addresses and floods are exchanged by BGP as well.
+    /// Whether the host exchanges MAC addresses and floods by BGP as well.
     #[prost(bool, optional, tag = "23")]
     pub evpn: ::core::option::Option<bool>,
     /// Addresses for guests without: 10.1.1.100-10.1.1.199, or a prefix.
@@ -539,7 +539,7 @@ pub struct Rule {
     /// allow, drop, reject, mirror:GUEST, mirror:vxlan:ADDRESS:VNI or police:MBPS\[:BURST_KB\].
     #[prost(string, tag = "7")]
     pub action: ::prost::alloc::string::String,
-    /// Its name in the network.
+    /// Name in the network.
     #[prost(string, optional, tag = "8")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -587,7 +587,7 @@ pub struct Forward {
     /// The port of that address.
     #[prost(uint32, tag = "4")]
     pub port: u32,
-    /// Where it leads.
+    /// The guest and port to which it leads.
     #[prost(message, optional, tag = "5")]
     pub to: ::core::option::Option<ForwardTo>,
 }
@@ -1254,7 +1254,7 @@ pub struct RuleEntry {
     /// Bytes of these packets.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
-    /// Its name, if it has one.
+    /// Name, if the rule has one.
     #[prost(string, optional, tag = "12")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -1741,7 +1741,7 @@ pub struct BgpReply {
     /// The host's autonomous system; 0: it speaks no BGP.
     #[prost(uint32, tag = "1")]
     pub r#as: u32,
-    /// Its BGP identifier.
+    /// BGP identifier.
     #[prost(string, tag = "2")]
     pub router_id: ::prost::alloc::string::String,
     /// The peers, by address.
@@ -1757,7 +1757,7 @@ pub struct BgpPeer {
     /// Its address.
     #[prost(string, tag = "1")]
     pub address: ::prost::alloc::string::String,
-    /// Its autonomous system.
+    /// Autonomous system of the peer.
     #[prost(uint32, tag = "2")]
     pub r#as: u32,
     /// State of the session, with the names of RFC 4271, 8.2.2.
@@ -1791,7 +1791,7 @@ pub struct BgpPeer {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BgpCount {
-    /// What is counted.
+    /// Name of the counter.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// How often.
@@ -1858,7 +1858,7 @@ pub struct BgpPath {
     /// The family by which it came.
     #[prost(string, tag = "11")]
     pub family: ::prost::alloc::string::String,
-    /// Its route targets, as far as networks of this host import them.
+    /// Route targets, as far as networks of this host import them.
     #[prost(string, repeated, tag = "12")]
     pub targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }

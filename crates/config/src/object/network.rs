@@ -68,7 +68,7 @@ pub struct Network {
     /// DHCP's settings besides addresses and names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dhcp_options: Option<DhcpOptions>,
-    /// Whether its routes are exchanged by BGP, if the host speaks it.
+    /// Whether the host exchanges routes of the network by BGP.
     #[serde(skip_serializing_if = "is_true")]
     pub bgp: bool,
     /// The route distinguisher; `None`: it follows from router id and `vrf`.
@@ -80,7 +80,7 @@ pub struct Network {
     /// Route targets under which its routes are announced. Empty: as for `import`.
     #[serde(serialize_with = "display_all", skip_serializing_if = "Vec::is_empty")]
     pub export: Vec<RouteName>,
-    /// Whether MAC addresses and floods are exchanged by BGP as well.
+    /// Whether the host exchanges MAC addresses and floods by BGP as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evpn: bool,
     /// The action for traffic that no rule matches; `None`: that of its `[[default]]`, or allow.
