@@ -4,9 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_sockets import A2, PORTS, World
+from test_mpi import built
+from test_sockets import A1, A2, PORTS, World
 
 from lab import eventually
+from lab.host import REPOSITORY
+
+REMOTE = REPOSITORY / "tests/mpi/remote"
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -46,6 +50,46 @@ def test_cpython(world, name):
     command = ["python3", "-m", "test", "--timeout", "300", "-i", "*VSOCK*", name]
     with Moved(world, 1):
         world.run(world.a2, command, timeout=800, mode="eager")
+
+
+# Those of asyncio that make connections. One thread has both ends of most, so none may wait for the other one.
+ASYNCIO = ["base_events", "buffered_proto", "events", "sendfile", "server", "sock_lowlevel", "ssl", "sslproto", "streams"]
+
+
+@pytest.mark.nightly
+def test_asyncio(world):
+    names = [f"test.test_asyncio.test_{name}" for name in ASYNCIO]
+    with Moved(world, 100):
+        world.run(world.a2, ["python3", "-m", "test", "--timeout", "300", *names], timeout=800, mode="soon")
+
+
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+
+
+@pytest.mark.nightly
+def test_netpipe_of_openmpi(world, tmp_path):
+    """NetPIPE checks the bytes. Without -n it measures for many minutes, with or without the library."""
+    netpipe = ["NPopenmpi", "-l", 8, "-u", 1 << 20, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out"]
+    words = [*MPIRUN, "--mca", "btl_tcp_if_include", "lo", "-np", 2, *netpipe]
+    run = world.start(world.a2, words, "Now starting", mode="soon")
+    eventually(lambda: not run.running(), "the end of mpirun")
+    assert run.status == 0, run.describe()
+    printed = run.text()
+    assert printed.count("Integrity check passed") > 20 and "failed" not in printed
+
+
+@pytest.mark.nightly
+def test_openmpi_of_two_containers(world, tmp_path):
+    program, network = built(tmp_path, "collective"), "10.1.1.0/24"
+    remotes = [container.background(world.words(container, [REMOTE, "serve"])) for container in (world.a1, world.a2)]
+    for container in (world.a1, world.a2):
+        eventually(lambda: ":2222" in container.run(["ss", "-ltn"]).stdout, "tests/mpi/remote")
+    places = ["--host", f"{A1.address}:2,{A2.address}:2", "-np", 4, "--mca", "plm_rsh_agent", REMOTE]
+    networks = ["--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network]
+    with Moved(world, 3):
+        assert "4 ranks, 0 wrong" in world.run(world.a2, [*MPIRUN, *networks, *places, program])
+    for remote in remotes:
+        remote.stop()
 
 
 MEMCACHED = """

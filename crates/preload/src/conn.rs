@@ -256,7 +256,8 @@ impl table::Ref {
         if settings::get().eager {
             return self.begins(fd);
         }
-        if calls >= OFFER_AT && calls.is_power_of_two() && self.agrees(fd) {
+        let least = if settings::get().soon { 1 } else { OFFER_AT };
+        if calls >= least && calls.is_power_of_two() && self.agrees(fd) {
             self.offer(fd);
         }
         if calls > LAST {

@@ -10,6 +10,8 @@ const PORTS: usize = 32;
 
 pub struct Settings {
     pub eager: bool,
+    /// Whether a connection is offered after its first call.
+    pub soon: bool,
     pub flap: bool,
     /// Whether the daemon may carry connections to other hosts.
     pub carries: bool,
@@ -24,6 +26,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 static mut READ: Settings = Settings {
     eager: false,
+    soon: false,
     flap: false,
     carries: false,
     spin: 30_000,
@@ -33,6 +36,7 @@ static mut READ: Settings = Settings {
 };
 static DEFAULT: Settings = Settings {
     eager: false,
+    soon: false,
     flap: false,
     carries: false,
     spin: 30_000,
@@ -77,6 +81,7 @@ pub fn read() {
     let modes = variable(c"VIADUCT_SOCKETS_MODE").unwrap_or_default();
     for mode in modes.split(|c| *c == b',') {
         settings.flap |= mode == b"flap";
+        settings.soon |= mode == b"soon";
         settings.eager |= mode == b"eager" || mode == b"flap";
     }
     settings.carries = variable(c"VIADUCT_SOCKETS_HOSTS") == Some(b"on");
