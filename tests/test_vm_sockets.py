@@ -254,8 +254,8 @@ def test_a_machine_ends(agents):
     vm.boot()
     agents.start_agents()
     agents.expect_moved()
-    eventually(lambda: (paused.pair() or {}).get("returned"), "the connection returns")
-    # The kernel there does not know the connection.
+    # Or it is gone: the kernel there does not know it, and says so if it is asked.
+    eventually(lambda: all(pair["returned"] for pair in agents.sockets()["pairs"]), "the connection returns")
     agents.vms[0].shell(f"touch /system{paused.go}")
     paused.ends[1].wait()
     assert "failed" in paused.ends[1].text()
