@@ -138,9 +138,11 @@ def test_a_hostile_peer_disturbs_nobody_else(world):
 
 
 def test_a_fork_sees_no_later_connections(world):
+    """And it unmaps nothing but files, also if the parent is just unmapping some."""
     port, doors = next(PORTS), RINGS / "doors.py"
     world.start(world.a2, [doors, "serve", port], mode="eager")
     world.run(world.a1, [doors, "fork", A2.address, port], mode="eager")
+    world.run(world.a1, [doors, "forks", A2.address, port], mode="eager")
 
 
 def test_one_end_without_the_library(world):

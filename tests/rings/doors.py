@@ -4,9 +4,11 @@
     doors.py serve PORT                         echoes what comes by any connection, by epoll
     doors.py call ADDRESS PORT                  has echoes, and checks them
     doors.py fork ADDRESS PORT                  has a fork, and then one more connection, which the fork must not see
+    doors.py forks ADDRESS PORT                 forks many times just when files are unmapped
     doors.py refused ADDRESS PORT SOCKET        offers a connection as a library does that can't have it carried
     doors.py attack ADDRESS PORT SOCKET END     speaks to the daemon itself, and misuses what it gets until END exists"""
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -19,6 +21,7 @@ import threading
 from pathlib import Path
 
 ROUNDS = 3000
+FORKS = 60
 MESSAGE = struct.Struct("<I4B3Q")
 OFFER, MATCHED, REFUSED, AGAIN, FILE, BELL = 1, 6, 8, 9, 13, 16
 DOORS = 2
@@ -100,6 +103,24 @@ def fork(address, port):
     assert len(both[0]) == 2 and len(both[1]) == 1 and both[1] < both[0], both
     end.send(b"!")
     os.waitpid(child, 0)
+    print("done", flush=True)
+
+
+def forks(address, port):
+    # Where a fork would unmap something if it took nothing for a file.
+    low, flags = 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    assert libc.mmap(ctypes.c_void_p(low), PAGE, mmap.PROT_READ, flags, -1, ctypes.c_long(0)) == low
+    for _ in range(FORKS):
+        connection = connect(address, port)
+        echo(connection, b"before the fork")
+        connection.close()
+        child = os.fork()
+        if child == 0:
+            ctypes.string_at(low, 1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
     print("done", flush=True)
 
 
@@ -185,4 +206,5 @@ def ring(memory, other, second, read):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "call": call, "fork": fork, "refused": refused, "attack": attack}[sys.argv[1]](*sys.argv[2:])
+    PARTS = {"serve": serve, "call": call, "fork": fork, "forks": forks, "refused": refused, "attack": attack}
+    PARTS[sys.argv[1]](*sys.argv[2:])

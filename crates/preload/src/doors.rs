@@ -134,8 +134,11 @@ pub fn tidy() {
             epoll::remove_from_all(own);
             sys::close(own);
         }
-        // SAFETY: no connection of this process is in it, and nobody looks at it.
-        unsafe { sys::unmap(base, FILE) };
+        // A fork has none if the other thread was just here.
+        if !base.is_null() {
+            // SAFETY: no connection of this process is in it, and nobody looks at it.
+            unsafe { sys::unmap(base, FILE) };
+        }
         file.number.store(0, Ordering::Release);
     }
 }

@@ -84,6 +84,7 @@ pub fn read() {
         settings.soon |= mode == b"soon";
         settings.eager |= mode == b"eager" || mode == b"flap";
     }
+    settings.eager &= !settings.soon;
     settings.carries = variable(c"VIADUCT_SOCKETS_HOSTS") == Some(b"on");
     if let Some(microseconds) = variable(c"VIADUCT_SOCKETS_SPIN").and_then(number) {
         settings.spin = microseconds.min(1000) * 1000;
