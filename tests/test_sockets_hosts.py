@@ -75,6 +75,20 @@ def test_every_byte(world, kind, mode):
     assert matched == 2 if mode else matched <= 2
 
 
+def test_streams_go_by_rings_and_short_messages_by_tcp(world):
+    port, go = next(PORTS), world.hosts["a"].run_dir / "go"
+    server = world.start("b", [RINGS / "turns.py", "serve", port])
+    program = world.start("a", [RINGS / "turns.py", "call", B1.address, port, go], "short")
+    eventually(lambda: len(world.sockets()["pairs"]) == 1, "the connection is matched")
+    ways = []
+    for part in ("stream", "again", "done"):
+        ways.append(world.sockets()["pairs"][0]["sends"])
+        go.touch()
+        program.wait_for(part)
+    assert ways == ["tcp", "ring", "tcp"]
+    server.stop()
+
+
 def test_one_end_without_the_library(world):
     """It stays TCP, and works."""
     port, before = next(PORTS), world.sockets()["matched"]

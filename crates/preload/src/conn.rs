@@ -50,6 +50,8 @@ pub struct Tx {
     pub looked: u64,
     /// Calls, for the mode that switches all the time.
     pub calls: u32,
+    /// Short messages in a row, each after an answer of the peer's.
+    pub turns: u32,
 }
 
 #[repr(C, align(64))]
@@ -68,6 +70,8 @@ pub struct Conn {
     pub senders: AtomicU32,
     pub pair: AtomicU64,
     second: AtomicU32,
+    /// If the other end is on another host: bytes that the program has sent since it received something.
+    pub unanswered: AtomicU64,
     /// Whether its memory is of a window, where others get it once the daemon thinks that this program is gone.
     pub in_window: AtomicU32,
     /// If the other end is on another host: descriptors, the numbers plus one. The first is the bell of the daemon, which
@@ -123,7 +127,7 @@ impl Conn {
         }
         self.in_window.store(0, Ordering::Relaxed);
         self.is_shared.store(0, Ordering::Relaxed);
-        for word in [&self.sent, &self.received, &self.pair, &self.returns, &self.seen] {
+        for word in [&self.sent, &self.received, &self.pair, &self.returns, &self.seen, &self.unanswered] {
             word.store(0, Ordering::Relaxed);
         }
         // SAFETY: the caller promises that nobody has it.

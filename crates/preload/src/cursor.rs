@@ -39,6 +39,13 @@ impl Cursor {
         None
     }
 
+    /// Returns how many bytes are left.
+    pub fn left(&self) -> u64 {
+        // SAFETY: `new` promises as many parts.
+        let parts = (self.part..self.count).map(|part| unsafe { *self.parts.add(part) }.iov_len as u64);
+        parts.fold(0_u64, u64::saturating_add).saturating_sub(self.offset as u64)
+    }
+
     pub fn advance(&mut self, bytes: usize) {
         self.offset += bytes;
     }

@@ -96,6 +96,7 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
         match found {
             Found::Bytes(n) => {
                 done += n;
+                conn.unanswered.store(0, Ordering::Relaxed);
                 if !how.all || how.peek || cursor.is_done() {
                     return Taken::Done(Ok(done));
                 }

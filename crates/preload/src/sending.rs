@@ -9,6 +9,11 @@ use libc::c_int;
 use sockring::{Bell, Breach, Direction, Link};
 use std::sync::atomic::Ordering;
 
+/// Bytes without an answer that make a stream, if the other end is on another host.
+const STREAM: u64 = 64 << 10;
+/// Shorter messages in a row, each after an answer, that end a stream.
+const TURNS: u32 = 8;
+
 /// The result of one attempt to send.
 enum Sent {
     Bytes(usize),
@@ -131,7 +136,7 @@ fn attempt(
         }
         return Ok(Sent::Kernel);
     }
-    maybe_switch(conn, link, tx, fd)?;
+    maybe_switch(conn, link, tx, fd, cursor.left());
     if !tx.sender.is_ring() || is_gone(conn, link, tx, fd)? {
         return Ok(Sent::Kernel);
     }
@@ -170,19 +175,29 @@ fn attempt(
 }
 
 /// Switches to the ring when both ends are ready, and back and forth in the mode for tests.
-fn maybe_switch(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<(), Breach> {
+fn maybe_switch(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int, len: u64) {
     tx.calls = tx.calls.wrapping_add(1);
-    let flap = settings::get().flap;
+    let is_turn = !settings::get().flap || tx.calls.is_multiple_of(3);
+    let is_for_ring = is_for_ring(conn, tx, len);
     if tx.sender.is_ring() {
-        if flap && tx.calls.is_multiple_of(3) {
+        if !is_for_ring || (settings::get().flap && is_turn) {
             leaving::to_tcp(conn, link, tx, fd);
         }
-        return Ok(());
-    }
-    if !flap || tx.calls.is_multiple_of(3) {
+    } else if is_for_ring && is_turn {
         to_ring(conn, link, tx, fd);
     }
-    Ok(())
+}
+
+/// Returns whether `len` bytes are to go by the ring. To another host, only streams do: short messages are there sooner
+/// by the kernel, because the ring's way is by two more threads of each daemon.
+fn is_for_ring(conn: &Ref, tx: &mut Tx, len: u64) -> bool {
+    if !conn.is_carried() || settings::get().eager {
+        return true;
+    }
+    let unanswered = conn.unanswered.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+    let is_short = unanswered == len && len < STREAM;
+    tx.turns = if is_short { tx.turns.saturating_add(1) } else { 0 };
+    unanswered >= STREAM || (tx.sender.is_ring() && tx.turns < TURNS)
 }
 
 /// Switches to the ring, if both ends are ready.
