@@ -213,6 +213,13 @@ def _sockets():
         yield goal(title, "sockets-latency", what, "latency", least, aim, cpus=cpus)
     for size in ("64 KiB", "256 KiB", "1 MiB", "4 MiB"):
         yield goal(f"{size}: Gbit/s", "sockets-bandwidth", size, "gbps", 1.5, 3.0, "tcp-bridge")
+    hosts = {"device": "sockets-hosts"}
+    for title, point, what, metric, least, aim in (
+        ("64 KiB: Gbit/s", "sockets-bandwidth", {"what": "64 KiB, two hosts"}, "gbps", 1.0, 1.5),
+        ("16 B: round trip", "sockets-latency", {"what": "recv, two hosts", "cpus": 2}, "latency", 1.0, 0.5),
+    ):
+        title = f"Sockets, two hosts, {title}, against TCP with TSO"
+        yield Goal(title, point, what, metric, least, aim, ("tcp-hosts",), **hosts)
     for what, least, aim in (
         ("messages", 3.0, 10.0),
         ("redis, 1 client", 3.0, 6.0),

@@ -106,6 +106,8 @@ class Overlay(Way):
     # More keys of the guests.
     keys = {}
     driver = "af-packet"
+    # Whether the containers have their offloads of TCP.
+    offloads = False
 
     def __init__(self, name, binaries):
         super().__init__(name)
@@ -129,11 +131,29 @@ class Overlay(Way):
             remotes = [guest for guest in everybody if guest not in guests]
             host = self.lab.host(topology.tunnel_routes(config, "mpls-over-udp", *remotes))
             containers |= {guest: self.lab.container(host, guest) for guest in guests}
-        for container in containers.values():
+        for container in containers.values() if not self.offloads else ():
             container.run(["ethtool", "-K", container.device, "tso", "off", "gso", "off", "gro", "off"], check=False)
         self.client, self.server = (containers[guest] for guest in everybody)
         self.address = topology.SEATS[everybody[1]].address
         self.client.expect_ping(self.address, 1)
+
+
+class Offloading(Overlay):
+    title = "TCP with TSO, two hosts"
+    conditions = "programs in containers on taps with TSO, GSO and GRO; two hosts, MPLS over UDP by AF_PACKET"
+    offloads = True
+
+
+class Carried(Offloading):
+    """The same containers, whose programs take the library, and whose daemons carry the bytes by RoCEv2."""
+
+    title = "Sockets, two hosts"
+    conditions = "programs in containers by `viaduct run` and VIADUCT_SOCKETS_HOSTS=on; two hosts, MPLS over UDP by AF_PACKET"
+    keys = {"sockets": True}
+
+    def words(self, side):
+        words = [self.binaries / "viaduct", "--run-dir", side.host.run_dir, "run", "--guest", side.name, "--"]
+        return ["env", "VIADUCT_SOCKETS_HOSTS=on", *words]
 
 
 class Verbs(Overlay):
@@ -370,7 +390,7 @@ NAMES = [
         "verbs-own-hosts",
     ),
     *("tcp-overlay", "tcp-one-host", "tcp-loopback", "tcp-veth", "tcp-bridge"),
-    *("sockets-rings", "sockets-rsockets"),
+    *("sockets-rings", "sockets-rsockets", "sockets-hosts", "tcp-hosts"),
     *("mpi-verbs", "mpi-vader", "ucx-posix"),
     *("cache-line", "memcpy", "proc-mem", "process-vm"),
 ]
@@ -380,12 +400,13 @@ def make(name, viaduct_bin):
     """Makes the way of this name."""
     own = {"verbs-lossy": Lossy, "verbs-roce-xdp": Xdp, "mpi-verbs": MpiVerbs, "verbs-regions-apart": Apart}
     own |= {"sockets-rings": Rings, "sockets-rsockets": Rsockets} | dict.fromkeys(Windows.FORMS, Windows)
+    overlays = {"tcp-overlay": Overlay, "tcp-one-host": Within, "tcp-hosts": Offloading, "sockets-hosts": Carried}
     if name in own:
         return own[name](name, viaduct_bin)
     if name.startswith("verbs-"):
         return Verbs(name, viaduct_bin)
-    if name in ("tcp-overlay", "tcp-one-host"):
-        return (Overlay if name == "tcp-overlay" else Within)(name, viaduct_bin)
+    if name in overlays:
+        return overlays[name](name, viaduct_bin)
     if name in ("tcp-veth", "tcp-bridge"):
         return Kernel(name)
     kinds = {"tcp-loopback": Loopback, "mpi-vader": Vader, "ucx-posix": Ucx}

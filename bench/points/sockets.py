@@ -5,12 +5,14 @@ import json
 import shutil
 
 from . import Case, point
-from .netpipe import RSOCKETS, netpipe
+from .netpipe import RSOCKETS, iperf3, netpipe
 from .verbs import VerbsPoint, pinned
 
 ORDER = 11
 KERNELS = ["tcp-loopback", "tcp-bridge", "tcp-one-host"]
 RINGS = "sockets-rings"
+# Between two hosts: by the library, and without it.
+HOSTS = ["sockets-hosts", "tcp-hosts"]
 PORT, ROUNDS = 7300, 50
 SIZES = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 NGINX = """user root; daemon off; master_process off; pid {dir}/nginx.pid; error_log {dir}/error.log crit;
@@ -50,7 +52,7 @@ class SocketsLatency(SocketsPoint):
     title = "Sockets: round trip of 16 bytes"
     about = (
         "p50 of a round trip between two programs that sleep in recv or in epoll_wait, with a CPU each or both on one. "
-        "rsockets have no epoll."
+        "rsockets have no epoll. Two hosts: both are this machine, and share its CPUs."
     )
     metric = "latency"
 
@@ -58,23 +60,33 @@ class SocketsLatency(SocketsPoint):
         for what, cpus in (("recv", 2), ("epoll", 2), ("recv", 1), ("epoll", 1)):
             others = ["sockets-rsockets"] if what == "recv" and RSOCKETS else []
             yield Case({"what": what, "cpus": cpus}, [RINGS, *KERNELS, *others])
+        yield Case({"what": "recv, two hosts", "cpus": 2}, HOSTS)
 
     def metrics(self, session, device, key):
-        return streams(session, {"recv": "block"}.get(key["what"], key["what"]), 16, key["cpus"])
+        what = key["what"].removesuffix(", two hosts")
+        return streams(session, {"recv": "block"}.get(what, what), 16, key["cpus"])
 
 
 @point
 class SocketsBandwidth(SocketsPoint):
     name = "sockets-bandwidth"
     title = "Sockets: bandwidth"
-    about = "NetPIPE: messages that go back and forth, a CPU for each program."
+    about = (
+        "NetPIPE: messages that go back and forth, a CPU for each program. Two hosts, which are both this machine: "
+        "iperf3, which writes 64 KiB at a time."
+    )
     metric = "gbps"
 
     def cases(self, quick):
+        yield Case({"what": "64 KiB, two hosts"}, HOSTS, seconds=1.0 if quick else 5.0)
         for what in list(SIZES)[: 1 if quick else None]:
             yield Case({"what": what}, [RINGS, *KERNELS, *(["sockets-rsockets"] if RSOCKETS else [])])
 
     def metrics(self, session, device, key):
+        if device.name in HOSTS:
+            words = tuple(device.words(side) for side in (device.client, device.server))
+            seconds = max(1, int(session.case.seconds))
+            return iperf3(device.client, device.server, device.address, seconds, ["-l", "64K"], words)
         size = SIZES[key["what"]]
         words = ["-l", str(size), "-u", str(size), "-n", str(ROUNDS), "-p", "0"]
         wait = lambda: device.wait_for_port(5002)
