@@ -145,6 +145,16 @@ def test_a_fork_sees_no_later_connections(world):
     world.run(world.a1, [doors, "forks", A2.address, port], mode="eager")
 
 
+def test_a_closed_connection_is_in_no_set(world):
+    """Not even while the daemon still has the socket that was offered to it."""
+    daemon = world.host.daemon.process
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        assert "done" in world.run(world.a2, [RINGS / "doors.py", "closed"])
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
 def test_one_end_without_the_library(world):
     """It stays TCP, and works."""
     port = next(PORTS)

@@ -1,5 +1,6 @@
 """Sockets at memory speed: programs as they are, and their own tests, whose connections go by rings."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from test_sockets import A1, A2, PORTS, World
 
 from lab import eventually
 from lab.host import REPOSITORY
+from lab.shell import run
 
 REMOTE = REPOSITORY / "tests/mpi/remote"
 
@@ -57,10 +59,55 @@ ASYNCIO = ["base_events", "buffered_proto", "events", "sendfile", "server", "soc
 
 
 @pytest.mark.nightly
-def test_asyncio(world):
+@pytest.mark.parametrize("mode", ["soon", "flap,soon"])
+def test_asyncio(world, mode):
     names = [f"test.test_asyncio.test_{name}" for name in ASYNCIO]
     with Moved(world, 100):
-        world.run(world.a2, ["python3", "-m", "test", "--timeout", "300", *names], timeout=800, mode="soon")
+        world.run(world.a2, ["python3", "-m", "test", "--timeout", "300", *names], timeout=800, mode=mode)
+
+
+def built_tests(source):
+    """Returns the directory of another project's tests, of Debian's sources, which it builds if need be: minutes."""
+    return Path(run([REPOSITORY / "scripts/program-tests", source], timeout=800).stdout.strip())
+
+
+def failures(text, pattern):
+    return set(re.findall(pattern, text, re.MULTILINE))
+
+
+LIBEVENT = r"^ +\[(\w+) FAILED\]"
+
+
+@pytest.mark.nightly
+@needs("cmake", "dpkg-source")
+@pytest.mark.parametrize("mode", ["soon", "flap,soon"])
+def test_libevent(world, mode):
+    """What fails does so without the library as well."""
+    program = built_tests("libevent") / "bin/regress"
+    with Moved(world, 20):
+        ran = world.a2.run(world.words(world.a2, [program], mode), timeout=600, check=False)
+    failed = failures(ran.stdout + ran.stderr, LIBEVENT)
+    if ran.returncode:
+        plain = world.a2.run([program], timeout=600, check=False)
+        assert failed and failed <= failures(plain.stdout + plain.stderr, LIBEVENT)
+
+
+# Without the library they fail as well: they need a network, a user or a time that a container does not have.
+LIBUV_FAILS = {"fs_copyfile", "getnameinfo_basic_ip6", "tcp_connect_timeout", "tcp_writealot"}
+
+
+@pytest.mark.nightly
+@needs("cmake", "dpkg-source")
+@pytest.mark.parametrize("mode", ["soon", "flap,soon"])
+def test_libuv(world, mode):
+    build = built_tests("libuv1")
+    # It looks for its files in the directory of the sources.
+    script = f"cd {build.parent}/source/*/ && exec {build}/uv_run_tests"
+    words = world.words(world.a2, ["sh", "-c", script], mode, UV_RUN_AS_ROOT=1)
+    with Moved(world, 5):
+        ran = world.a2.run(words, timeout=600, check=False)
+    assert "ok 1 - " in ran.stdout, ran.stderr
+    assert failures(ran.stdout, r"^not ok \d+ - (\w+)") <= LIBUV_FAILS, ran.stdout
 
 
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
@@ -71,10 +118,10 @@ def test_netpipe_of_openmpi(world, tmp_path):
     """NetPIPE checks the bytes. Without -n it measures for many minutes, with or without the library."""
     netpipe = ["NPopenmpi", "-l", 8, "-u", 1 << 20, "-n", 20, "-p", 0, "-i", "-o", tmp_path / "np.out"]
     words = [*MPIRUN, "--mca", "btl_tcp_if_include", "lo", "-np", 2, *netpipe]
-    run = world.start(world.a2, words, "Now starting", mode="soon")
-    eventually(lambda: not run.running(), "the end of mpirun")
-    assert run.status == 0, run.describe()
-    printed = run.text()
+    ranks = world.start(world.a2, words, "Now starting", mode="soon")
+    eventually(lambda: not ranks.running(), "the end of mpirun")
+    assert ranks.status == 0, ranks.describe()
+    printed = ranks.text()
     assert printed.count("Integrity check passed") > 20 and "failed" not in printed
 
 

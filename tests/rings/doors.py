@@ -5,6 +5,7 @@
     doors.py call ADDRESS PORT                  has echoes, and checks them
     doors.py fork ADDRESS PORT                  has a fork, and then one more connection, which the fork must not see
     doors.py forks ADDRESS PORT                 forks many times just when files are unmapped
+    doors.py closed                             closes a connection that the daemon still has, and is in a set
     doors.py refused ADDRESS PORT SOCKET        offers a connection as a library does that can't have it carried
     doors.py attack ADDRESS PORT SOCKET END     speaks to the daemon itself, and misuses what it gets until END exists"""
 
@@ -124,6 +125,21 @@ def forks(address, port):
     print("done", flush=True)
 
 
+def closed():
+    with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as poll:
+        one = socket.create_connection(listener.getsockname())
+        two = listener.accept()[0]
+        poll.register(one, select.EPOLLIN | select.EPOLLOUT)
+        for _ in range(8):
+            one.send(b"x")
+            two.recv(1)
+        assert poll.poll(0)
+        one.close()
+        assert poll.poll(0) == []
+        two.close()
+    print("done", flush=True)
+
+
 def match(connection, daemon):
     """Has the daemon give memory for a connection. Returns it, both bells, the side and the slot."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
@@ -206,5 +222,13 @@ def ring(memory, other, second, read):
 
 
 if __name__ == "__main__":
-    PARTS = {"serve": serve, "call": call, "fork": fork, "forks": forks, "refused": refused, "attack": attack}
+    PARTS = {
+        "serve": serve,
+        "call": call,
+        "fork": fork,
+        "forks": forks,
+        "closed": closed,
+        "refused": refused,
+        "attack": attack,
+    }
     PARTS[sys.argv[1]](*sys.argv[2:])

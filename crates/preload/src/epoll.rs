@@ -189,6 +189,16 @@ pub fn remove_from_all(fd: c_int) {
     }
 }
 
+/// Takes a connection that is about to be closed out of the sets in which it is.
+pub fn leave(conn: &Ref, fd: c_int) {
+    let last = conn.epoll.load(Ordering::Relaxed) as c_int - 1;
+    if conn.is_shared.load(Ordering::Relaxed) != 0 {
+        remove_from_all(fd);
+    } else if is_known(last) {
+        _ = sys::epoll_ctl(last, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+}
+
 /// Frees the sets in a fork: threads that had them are not here.
 pub fn free_all() {
     for set in (0..SETS as c_int).filter_map(set) {

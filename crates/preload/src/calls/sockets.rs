@@ -2,7 +2,7 @@
 
 use super::get;
 use crate::table::{self, Ref};
-use crate::{leaving, real, settings, sys};
+use crate::{conn, leaving, real, settings, sys};
 use libc::{c_int, sockaddr, socklen_t};
 use std::sync::atomic::Ordering;
 
@@ -118,6 +118,10 @@ fn flush(conn: &Ref, fd: c_int) {
 /// bells are nothing.
 pub fn before_close(fd: c_int) {
     let Some(conn) = get(fd) else { return };
+    // As long as the daemon has a copy of the socket, the kernel leaves it in the sets in which it is.
+    if conn.state() != conn::FRESH && conn.is_alone() && table::uses(&conn) == 2 {
+        crate::epoll::leave(&conn, fd);
+    }
     if conn.is_matched() && conn.is_alone() && table::uses(&conn) == 2 {
         flush(&conn, fd);
         if conn.has_unread(fd) {
