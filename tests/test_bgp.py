@@ -6,9 +6,11 @@ import pytest
 
 from lab import eventually
 from lab.bgp import AS, Frr, Gobgp
-from lab.topology import SEATS, UNDERLAY, host_config, tap
+from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
+# Of a1, in network red.
+FLOATING = "10.2.2.77"
 # The network of the sessions, which the kernel keeps.
 CONTROL = {"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "rr": "198.51.100.9"}
 
@@ -55,8 +57,10 @@ def announced_macs(host):
 
 
 def test_hosts_find_each_other(lab, reflector):
-    a, [a1] = start(lab, "a", ["a1"])
-    b, [b1] = start(lab, "b", ["b1"])
+    config = bgp_config("a", ["a1"]).add("network", name="red", **NETWORKS["red"])
+    config.add("nat", network="blue", inside=A1.address, outside=FLOATING, outside_network="red")
+    a, [a1] = start(lab, "a", ["a1"], config)
+    b, [b1, b3] = start(lab, "b", ["b1", "b3"])
     for host, seat in ((a, B1), (b, A1)):
         eventually(lambda: has_route(host, f"{seat.address}/32"), "the other's route")
         eventually(lambda: has_route(host, f"{seat.address6}/128"), "the other's IPv6 route")
@@ -67,6 +71,8 @@ def test_hosts_find_each_other(lab, reflector):
     assert {fields[0] for fields in seen.fields("mpls", "mpls.label")} == {"100001"}
     [path] = a.viaduct("bgp", "explain", "--network", "blue", B1.address)
     assert (path["remote"], path["label"], path["used"]) == (UNDERLAY["b"], 100001, True)
+    eventually(lambda: has_route(b, f"{FLOATING}/32"), "the floating address")
+    b3.expect_ping(FLOATING)
     # Another daemon takes over, with the routes.
     a.replace()
     assert has_route(a, f"{B1.address}/32")

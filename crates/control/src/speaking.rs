@@ -1,6 +1,6 @@
 //! The host's announcements by BGP.
 
-use config::{Bgp, Guest, Host, Index, Mode, Network, RouteName};
+use config::{Bgp, Guest, Host, Index, Kind, Mode, Network, RouteName};
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,8 @@ pub struct SpokenNetwork {
     pub import: Vec<RouteName>,
     /// Route targets of its own routes.
     pub export: Vec<RouteName>,
-    /// The addresses of guests that are there; of a network with `evpn` the subnets of its gateways.
+    /// The addresses of guests that are there, of a network with `evpn` the subnets of its gateways in their place; and
+    /// the floating addresses of guests that are there.
     pub prefixes: BTreeSet<IpNet>,
     /// With `evpn`: the MAC addresses of guests that are there, alone and with each of their addresses.
     pub macs: BTreeSet<(Mac, Option<IpAddr>)>,
@@ -60,6 +61,14 @@ pub(crate) fn speech(host: &Host, index: &Index, is_up: impl Fn(&str) -> bool) -
             } else {
                 network.prefixes.extend(addresses.iter().copied().map(IpNet::from));
             }
+        }
+    }
+    for nat in index.nats() {
+        let vrf = index.networks().get(&nat.outside_network).map(|network| network.vrf);
+        let Some(network) = vrf.and_then(|vrf| networks.get_mut(&vrf)) else { continue };
+        let guest = index.owner(&nat.network, nat.inside).filter(|key| key.kind == Kind::Guest);
+        if guest.is_some_and(|guest| is_up(&guest.name)) {
+            network.prefixes.insert(IpNet::from(nat.outside));
         }
     }
     Some(Speech { bgp, router_id, tunnel_sources: index.tunnel_sources().to_vec(), networks })
@@ -124,6 +133,11 @@ kind = "vhost"
 mac = "02:00:00:00:00:01"
 addresses = ["10.1.1.1", "fd00::1"]
 vlans = [{ tag = 7, network = "red", addresses = ["10.2.2.1"] }, { tag = 8, network = "own" }]
+[[nat]]
+network = "blue"
+inside = "10.1.1.1"
+outside = "10.2.2.77"
+outside_network = "red"
 "#;
 
     #[test]
@@ -142,9 +156,9 @@ vlans = [{ tag = 7, network = "red", addresses = ["10.2.2.1"] }, { tag = 8, netw
             };
             speech.networks.values().map(of).collect::<Vec<_>>()
         };
-        let red = r#"192.0.2.1:2 100002 ["64512:5002"] ["64512:7"] ["10.2.2.0/24"]"#;
+        let red = r#"192.0.2.1:2 100002 ["64512:5002"] ["64512:7"] ["10.2.2.0/24""#;
         let blue = r#"192.0.2.1:1 100001 ["64512:1"] ["64512:1"]"#;
-        assert_eq!(text(true), [format!(r#"{blue} ["10.1.1.1/32", "fd00::1/128"] 0"#), format!("{red} 2")]);
-        assert_eq!(text(false), [format!("{blue} [] 0"), format!("{red} 0")]);
+        assert_eq!(text(true), [format!(r#"{blue} ["10.1.1.1/32", "fd00::1/128"] 0"#), format!(r#"{red}, "10.2.2.77/32"] 2"#)]);
+        assert_eq!(text(false), [format!("{blue} [] 0"), format!("{red}] 0")]);
     }
 }

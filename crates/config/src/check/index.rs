@@ -2,7 +2,7 @@
 
 use crate::object::mode::{Mode, OVS_MTU};
 use crate::{
-    Bgp, Forward, Guest, Host, Key, Labels, Lease, Network, Nexthop, Object, RouteName, Wire, router_id,
+    Bgp, Forward, Guest, Host, Key, Labels, Lease, Nat, Network, Nexthop, Object, RouteName, Wire, router_id,
 };
 use packet::{TunnelKind, proto};
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ impl CommonWindows {
     }
 }
 
-/// The wires, networks, guests, forwarded ports and nexthops of a host, to which other objects refer. Routes, of which there
+/// The wires, networks, guests, floating addresses, forwarded ports and nexthops of a host, to which other objects refer. Routes, of which there
 /// may be a million, are not in it.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -59,6 +59,7 @@ pub struct Index {
     guests: HashMap<String, Guest>,
     nexthops: HashMap<String, Nexthop>,
     forwards: Vec<Forward>,
+    nats: Vec<Nat>,
     /// The leases, by guest.
     leases: HashMap<String, Lease>,
     /// The common windows, by trust.
@@ -88,6 +89,7 @@ impl Index {
                     index.guests.insert(guest.name.clone(), Guest::clone(guest));
                 }
                 Object::Forward(forward) => index.forwards.push(forward.clone()),
+                Object::Nat(nat) => index.nats.push(nat.clone()),
                 Object::Lease(lease) => index.add_lease(lease),
                 Object::Nexthop(nexthop) => {
                     drop(index.nexthops.insert(nexthop.name.clone(), nexthop.clone()))
@@ -217,6 +219,12 @@ impl Index {
     /// Returns the ports of the host that lead to guests of a network, in their order.
     pub fn forwards<'a>(&'a self, network: &'a str) -> impl Iterator<Item = &'a Forward> {
         self.forwards.iter().filter(move |forward| forward.network == network)
+    }
+
+    /// Returns the floating addresses, in their order.
+    #[must_use]
+    pub fn nats(&self) -> &[Nat] {
+        &self.nats
     }
 
     /// Returns the nexthops by name.
