@@ -71,6 +71,8 @@ def test_hosts_find_each_other(lab, reflector):
     assert {fields[0] for fields in seen.fields("mpls", "mpls.label")} == {"100001"}
     [path] = a.viaduct("bgp", "explain", "--network", "blue", B1.address)
     assert (path["remote"], path["label"], path["used"]) == (UNDERLAY["b"], 100001, True)
+    steps = a.viaduct("explain", "a1", f"{A1.address} > {B1.address}")["steps"]
+    assert f"peer {CONTROL['rr']}, rd {UNDERLAY['b']}:1" in [step["result"] for step in steps if step["table"] == "bgp"]
     eventually(lambda: has_route(b, f"{FLOATING}/32"), "the floating address")
     b3.expect_ping(FLOATING)
     # Another daemon takes over, with the routes.
@@ -109,6 +111,7 @@ def test_a_bridged_network(lab, reflector):
     assert seen.expert() == []
     assert {fields[0] for fields in seen.fields("vxlan", "vxlan.vni")} == {"5001"}
     assert seen.fields(f"vxlan && arp.dst.proto_ipv4 == {B1.address}", "frame.number"), "floods go to the other host"
+    eventually(lambda: "Rmac:06:5e:c0:00:02:01" in reflector.ask("show bgp l2vpn evpn").stdout, "a router MAC of its own")
     # A guest moves: its new host counts that, so that all send there, while the old one still has it, too.
     a.apply(bridged_config("a", ["a1", "b1"]))
     a.namespace.ip("link set tapb1 up")

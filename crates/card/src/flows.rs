@@ -82,6 +82,10 @@ impl<T: Lookup> Compiler<'_, T> {
     fn network_of(&self, vif: &Vif, frame: &Frame) -> Option<(Vrf, Path)> {
         let by_mac = || {
             let eth = frame.headers.eth.as_ref()?;
+            // The card knows only one MAC of routers.
+            if Some(eth.dst) == self.tables.host().router_mac {
+                return None;
+            }
             Some(if eth.dst == GATEWAY_MAC { Path::Routed } else { Path::Bridged })
         };
         match frame.outer {

@@ -4,6 +4,7 @@ use crate::object::{Network, TunnelKind};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Value, Within, display, names, text};
+use packet::Mac;
 use serde::Serialize;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -260,6 +261,14 @@ impl Bgp {
 pub fn router_id(bgp: &Bgp, tunnel_sources: &[IpAddr]) -> Option<Ipv4Addr> {
     let v4 = |address: &IpAddr| if let IpAddr::V4(address) = address { Some(*address) } else { None };
     bgp.router_id.or_else(|| tunnel_sources.iter().find_map(v4))
+}
+
+/// Returns the MAC by which other hosts route packets to this one through VXLAN (RFC 9135, 8.1): locally administered,
+/// and as unique as the BGP identifier in it.
+#[must_use]
+pub fn router_mac(router_id: Ipv4Addr) -> Mac {
+    let [a, b, c, d] = router_id.octets();
+    Mac([0x06, 0x5e, a, b, c, d])
 }
 
 impl BgpPeer {

@@ -19,6 +19,7 @@ pub(crate) use routes::{Origins, places_of};
 use crate::owner::Owned;
 use config::{
     DefaultAction, Guest, GuestKind, GuestVlan, Index, Mode, Object, Rate, Route, RuleAction, Target, Wire,
+    router_id, router_mac,
 };
 use imbl::OrdMap;
 use ipnet::IpNet;
@@ -207,10 +208,12 @@ impl<'a> Compiler<'a> {
 
     /// Compiles objects, in their order.
     fn objects(&mut self, host: &config::Host, objects: &[&Owned]) {
+        let router_id = host.bgp.as_ref().and_then(|bgp| router_id(bgp, self.index.tunnel_sources()));
         self.out.host = model::Host {
             name: host.name.as_str().into(),
             tunnel_source: self.index.tunnel_sources().to_vec(),
             tunnel_peers: host.tunnel_peers.clone(),
+            router_mac: router_id.map(router_mac),
             udp6_zero_checksum: host.udp6_zero_checksum,
             tunnel_fragments: !host.tunnel_df,
         };

@@ -448,7 +448,7 @@ impl Viaduct for Service {
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Reply<v1::Explanation> {
         let request = request.into_inner();
-        self.blocking(move |core| packets::explain(&core.view(), request)).await.map(Response::new)
+        self.blocking(move |core| packets::explain(core, request)).await.map(Response::new)
     }
 
     type CaptureStream = Streamed<v1::CapturedPacket>;

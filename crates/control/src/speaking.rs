@@ -158,7 +158,10 @@ outside_network = "red"
         };
         let red = r#"192.0.2.1:2 100002 ["64512:5002"] ["64512:7"] ["10.2.2.0/24""#;
         let blue = r#"192.0.2.1:1 100001 ["64512:1"] ["64512:1"]"#;
-        assert_eq!(text(true), [format!(r#"{blue} ["10.1.1.1/32", "fd00::1/128"] 0"#), format!(r#"{red}, "10.2.2.77/32"] 2"#)]);
+        assert_eq!(
+            text(true),
+            [format!(r#"{blue} ["10.1.1.1/32", "fd00::1/128"] 0"#), format!(r#"{red}, "10.2.2.77/32"] 2"#)]
+        );
         assert_eq!(text(false), [format!("{blue} [] 0"), format!("{red}] 0")]);
     }
 }

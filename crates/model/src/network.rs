@@ -244,6 +244,9 @@ pub struct Host {
     pub tunnel_source: Vec<IpAddr>,
     /// Addresses from which tunnel packets are accepted, besides the remotes that nexthops name.
     pub tunnel_peers: Vec<IpNet>,
+    /// The MAC by which hosts route packets to this one through VXLAN (RFC 9135, 8.1), besides [`GATEWAY_MAC`]: its own, because
+    /// some know a host by it.
+    pub router_mac: Option<Mac>,
     /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,
     /// Tunnel packets over IPv4 may be fragmented: they leave without Don't Fragment, those of MPLS in fragments if they

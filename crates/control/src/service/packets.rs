@@ -4,11 +4,13 @@ use super::Streamed;
 use crate::core::{Core, View};
 use crate::matching::Matching;
 use crate::packet_text;
+use crate::ports::Ports;
 use api::v1;
 use api::v1::explain_request::Packet;
 use config::Protocol;
 use executor::Captured;
-use model::{DropReason, Verdict, VifId, VifKind};
+use ipnet::IpNet;
+use model::{DropReason, NexthopId, Verdict, VifId, VifKind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -28,7 +30,8 @@ pub(super) fn interface(view: &View, name: &str) -> Result<VifId, Status> {
     })
 }
 
-pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Explanation, Status> {
+pub(super) fn explain(core: &Core, request: v1::ExplainRequest) -> Result<v1::Explanation, Status> {
+    let view = &*core.view();
     let ingress = interface(view, &request.interface)?;
     let is_captured = matches!(request.packet, Some(Packet::Frame(_)));
     let frame = match request.packet {
@@ -71,7 +74,8 @@ pub(super) fn explain(view: &View, request: v1::ExplainRequest) -> Result<v1::Ex
         lines.push(format!("at present nothing comes in here: {why}"));
     }
     lines.extend(reason.map(|reason| format!("{reason}: {}", reason.help())));
-    let mut steps: Vec<_> = explanation.steps.iter().map(|of| step(view, of)).collect();
+    let with_bgp = |of| std::iter::once(step(view, of)).chain(by_bgp(core.ports(), view, of));
+    let mut steps: Vec<_> = explanation.steps.iter().flat_map(with_bgp).collect();
     steps.extend(exits.iter().filter(|_| !is_answer).map(port_step));
     Ok(v1::Explanation {
         packet: model::text::describe(&frame, frame.len()),
@@ -153,6 +157,26 @@ fn step(view: &View, of: &model::Step) -> v1::Step {
         result: of.result(view),
         protocol: of.protocol().map(|protocol| Protocol(protocol).to_string()),
     }
+}
+
+/// Returns the paths by BGP that the route of a look-up stands for, if it was learned.
+fn by_bgp(ports: &dyn Ports, view: &View, of: &model::Step) -> Vec<v1::Step> {
+    let model::Step::Route { vrf, addr, found: Some(found) } = of else { return Vec::new() };
+    let Ok(prefix) = IpNet::new(*addr, found.prefix_len).map(|prefix| prefix.trunc()) else {
+        return Vec::new();
+    };
+    let place = (*vrf, prefix);
+    let is_other = |(learned, _): (NexthopId, _)| learned != found.nexthop;
+    if view.tables.learned.best(&place).is_none_or(is_other) {
+        return Vec::new();
+    }
+    let path = |path: v1::BgpPath| v1::Step {
+        table: "bgp".to_owned(),
+        key: format!("{} {prefix}", view.network_name(*vrf)),
+        result: Some(format!("peer {}, rd {}", path.peer, path.rd)),
+        protocol: None,
+    };
+    ports.bgp_paths(vrf.0, prefix).into_iter().filter(|path| path.used).map(path).collect()
 }
 
 fn port(view: &View, vif: VifId) -> v1::ExplainedPort {

@@ -91,8 +91,7 @@ fn host(peers: &[&str]) -> Change {
         name: "a".into(),
         tunnel_source: vec![ip("192.0.2.1"), ip("2001:db8::1")],
         tunnel_peers: peers.iter().map(|peer| net(peer)).collect(),
-        udp6_zero_checksum: false,
-        tunnel_fragments: false,
+        ..Host::default()
     })
 }
 

@@ -3,8 +3,8 @@
 use super::neighbour::{Answer, Message};
 use super::{Frame, Origin, Outcome, Stop, Walk, foreign_tags};
 use crate::{
-    BridgeTarget, DropReason, EthernetRewrite, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, Reply,
-    ReplyKind, Verdict, Vif, WireAttributes,
+    BridgeTarget, DropReason, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, NeighbourScope, Network,
+    Nexthop, Reply, ReplyKind, Verdict, Vif, WireAttributes,
 };
 use packet::checksum::{L4Check, verify_l4};
 use packet::{Ethernet, Fragment, Headers, Ip, L4, Mac, Tunnel, TunnelKind, ecn_decap, proto};
@@ -232,13 +232,17 @@ impl<'a, T: Lookup> Walk<'a, T> {
         &self,
         tunnel: &Tunnel,
         remote: IpAddr,
-        headers: Headers,
+        mut headers: Headers,
         network: &'a Network,
     ) -> Result<Frame<'a>, Stop> {
         let tos = match headers.ip() {
             Some(ip) => ecn_decap(ip.tos, tunnel.outer_tos).map_err(|_| DropReason::Ecn)?,
             None => 0,
         };
+        let router_mac = self.tables.host().router_mac;
+        if let Some(eth) = headers.eth.as_mut().filter(|eth| Some(eth.dst) == router_mac) {
+            eth.dst = GATEWAY_MAC;
+        }
         let origin = Origin::Tunnel { remote, id: tunnel.id };
         let foreign_tags = foreign_tags(&headers, 0);
         Ok(Frame { headers, end: tunnel.inner_end, origin, network, tos, foreign_tags })

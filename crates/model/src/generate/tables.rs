@@ -124,7 +124,8 @@ fn tunnel_sources(rng: &mut Rng) -> Host {
     let tunnel_peers = tunnel_peers.into_iter().filter(|_| rng.percent(50));
     let tunnel_peers = tunnel_peers.filter_map(|(addr, len)| IpNet::new(addr.into(), len).ok()).collect();
     let (udp6_zero_checksum, tunnel_fragments) = (rng.percent(50), rng.percent(25));
-    Host { name: "host".into(), tunnel_source, tunnel_peers, udp6_zero_checksum, tunnel_fragments }
+    let host = Host { name: "host".into(), tunnel_source, tunnel_peers, ..Host::default() };
+    Host { udp6_zero_checksum, tunnel_fragments, ..host }
 }
 
 fn meter(rng: &mut Rng) -> MeterConfig {

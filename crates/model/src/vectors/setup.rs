@@ -224,6 +224,8 @@ impl Setup {
         while words.peek().is_some() {
             if words.next_if_eq(&"peer").is_some() {
                 host.tunnel_peers.push(value(words)?);
+            } else if words.next_if_eq(&"router-mac").is_some() {
+                host.router_mac = Some(value(words)?);
             } else if words.next_if_eq(&"udp6-zero-checksum").is_some() {
                 host.udp6_zero_checksum = true;
             } else if words.next_if_eq(&"tunnel-fragments").is_some() {

@@ -7,7 +7,6 @@ use bgp::{
 use config::{BgpFamily, RouteName, TunnelKind};
 use control::{Speech, SpokenNetwork};
 use ipnet::IpNet;
-use model::GATEWAY_MAC;
 use packet::Mac;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -122,7 +121,8 @@ fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announceme
         let vpn = |prefix: &IpNet| (Nlri::Vpn { rd, prefix: *prefix }, by(Label::Mpls(network.label)));
         return network.prefixes.iter().map(vpn).collect();
     };
-    let routed = Announcement { router_mac: Some(GATEWAY_MAC), ..by(Label::Vni(vni)) };
+    let routed =
+        Announcement { router_mac: Some(config::router_mac(speech.router_id)), ..by(Label::Vni(vni)) };
     let prefix = |prefix: &IpNet| (Nlri::Prefix { rd, prefix: *prefix }, routed.clone());
     let mac = |(mac, address): &(Mac, Option<IpAddr>)| {
         (Nlri::Mac { rd, mac: *mac, address: *address }, by(Label::Vni(vni)))

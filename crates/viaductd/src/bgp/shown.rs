@@ -50,7 +50,7 @@ fn peer(status: &PeerStatus, now: Duration) -> v1::BgpPeer {
     }
 }
 
-const fn counts(counts: &Counts) -> [(&'static str, u64); 13] {
+const fn counts(counts: &Counts) -> [(&'static str, u64); 14] {
     [
         ("received", counts.received),
         ("sent", counts.sent),
@@ -64,6 +64,7 @@ const fn counts(counts: &Counts) -> [(&'static str, u64); 13] {
         ("looped", counts.looped),
         ("unwanted", counts.unwanted),
         ("encapsulation", counts.encapsulation),
+        ("crowded", counts.crowded),
         ("unusable", counts.unusable),
     ]
 }
