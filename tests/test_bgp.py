@@ -58,6 +58,7 @@ def announced_macs(host):
 
 def test_hosts_find_each_other(lab, reflector):
     config = bgp_config("a", ["a1"]).add("network", name="red", **NETWORKS["red"])
+    config.add("route", network="blue", prefix="0.0.0.0/0", to={"network": "red"})
     config.add("nat", network="blue", inside=A1.address, outside=FLOATING, outside_network="red")
     a, [a1] = start(lab, "a", ["a1"], config)
     b, [b1, b3] = start(lab, "b", ["b1", "b3"])
@@ -71,7 +72,7 @@ def test_hosts_find_each_other(lab, reflector):
     assert {fields[0] for fields in seen.fields("mpls", "mpls.label")} == {"100001"}
     [path] = a.viaduct("bgp", "explain", "--network", "blue", B1.address)
     assert (path["remote"], path["label"], path["used"]) == (UNDERLAY["b"], 100001, True)
-    steps = a.viaduct("explain", "a1", f"{A1.address} > {B1.address}")["steps"]
+    steps = a.viaduct("explain", "--in", "a1", f"{A1.address} > {B1.address}")["steps"]
     assert f"peer {CONTROL['rr']}, rd {UNDERLAY['b']}:1" in [step["result"] for step in steps if step["table"] == "bgp"]
     eventually(lambda: has_route(b, f"{FLOATING}/32"), "the floating address")
     b3.expect_ping(FLOATING)
