@@ -43,7 +43,7 @@ class Moved:
 
 
 # Tests of CPython that make connections of TCP. Those of VSOCK hang on kernels without its loopback, with TCP as well.
-CPYTHON = ["test_socket", "test_selectors", "test_epoll", "test_poll", "test_select"]
+CPYTHON = ["test_socket", "test_epoll"]
 
 
 @pytest.mark.nightly

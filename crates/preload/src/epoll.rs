@@ -554,7 +554,12 @@ fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32
         if entry.events & IN != 0 {
             match receiving::is_readable(&conn, fd) {
                 Some(true) => got |= entry.events & IN,
-                Some(false) => got &= !IN,
+                Some(false) => {
+                    got &= !IN;
+                    // The kernel's edge is used up: what it stood for is news once the ring's side of it comes, which may be
+                    // a switch alone.
+                    state.entry(fd)?.told = u64::MAX;
+                }
                 None => {}
             }
         }
