@@ -4,11 +4,10 @@
     turns.py serve PORT
     turns.py call ADDRESS PORT GO
 
-The server waits for edges. The caller prints "short", "stream" and "again" after each part, and goes on once there is the file GO, which it removes.
+The caller prints "short", "stream" and "again" after each part, and goes on once there is the file GO, which it removes.
 """
 
 import os
-import select
 import socket
 import sys
 import time
@@ -26,31 +25,14 @@ def all_of(connection, length):
     return got
 
 
-class Edges:
-    """A connection that is read once epoll tells of an edge."""
-
-    def __init__(self, connection):
-        self.connection, self.edges = connection, select.epoll()
-        connection.setblocking(False)
-        self.edges.register(connection, select.EPOLLIN | select.EPOLLET)
-
-    def recv(self, most):
-        while True:
-            try:
-                return self.connection.recv(most)
-            except BlockingIOError:
-                self.edges.poll()
-
-
 def serve(port):
     with socket.create_server(("0.0.0.0", port)) as listener:
         print("ready", flush=True)
         connection, _ = listener.accept()
-        reader = Edges(connection)
         while True:
-            length = int.from_bytes(all_of(reader, 4), "big")
+            length = int.from_bytes(all_of(connection, 4), "big")
             for _ in range(8 if length == LONG else 1):
-                assert all_of(reader, length) == bytes(length)
+                assert all_of(connection, length) == bytes(length)
             connection.sendall(b"y")
 
 
