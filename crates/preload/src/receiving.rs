@@ -108,7 +108,9 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
             }
             Found::Error(error) => {
                 conn.take_error();
-                return Taken::Done(Err(error));
+                // The kernel told of the reset already, while this call waited.
+                let is_told = error == libc::ENOTCONN;
+                return Taken::Done(Err(if is_told { libc::ECONNRESET } else { error }));
             }
             Found::Nothing => {
                 let nothing = || if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
