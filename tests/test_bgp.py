@@ -112,7 +112,8 @@ def test_a_bridged_network(lab, reflector):
     assert seen.expert() == []
     assert {fields[0] for fields in seen.fields("vxlan", "vxlan.vni")} == {"5001"}
     assert seen.fields(f"vxlan && arp.dst.proto_ipv4 == {B1.address}", "frame.number"), "floods go to the other host"
-    eventually(lambda: "Rmac:06:5e:c0:00:02:01" in reflector.ask("show bgp l2vpn evpn").stdout, "a router MAC of its own")
+    routes = lambda: reflector.ask("show bgp l2vpn evpn").stdout
+    eventually(lambda: "Rmac:06:5e:c0:00:02:01" in routes(), "a router MAC of its own")
     # A guest moves: its new host counts that, so that all send there, while the old one still has it, too.
     a.apply(bridged_config("a", ["a1", "b1"]))
     a.namespace.ip("link set tapb1 up")

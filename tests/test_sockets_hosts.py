@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 
@@ -77,13 +78,14 @@ def test_every_byte(world, kind, mode):
 
 def test_streams_go_by_rings_and_short_messages_by_tcp(world):
     port, go = next(PORTS), world.hosts["a"].run_dir / "go"
+    os.mkfifo(go)
     server = world.start("b", [RINGS / "turns.py", "serve", port])
     program = world.start("a", [RINGS / "turns.py", "call", B1.address, port, go], "short")
     eventually(lambda: len(world.sockets()["pairs"]) == 1, "the connection is matched")
     ways = []
     for part in ("stream", "again", "done"):
         ways.append(world.sockets()["pairs"][0]["sends"])
-        go.touch()
+        go.write_bytes(b"go")
         program.wait_for(part)
     assert ways == ["tcp", "ring", "tcp"]
     server.stop()

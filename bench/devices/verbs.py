@@ -148,7 +148,7 @@ class Carried(Offloading):
     """The same containers, whose programs take the library, and whose daemons carry the bytes by RoCEv2."""
 
     title = "Sockets, two hosts"
-    conditions = "programs in containers by `viaduct run` and VIADUCT_SOCKETS_HOSTS=on; two hosts, MPLS over UDP by AF_PACKET"
+    conditions = "programs by `viaduct run` with VIADUCT_SOCKETS_HOSTS=on; two hosts, MPLS over UDP by AF_PACKET"
     keys = {"sockets": True}
 
     def words(self, side):

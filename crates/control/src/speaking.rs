@@ -34,8 +34,8 @@ pub struct SpokenNetwork {
     pub import: Vec<RouteName>,
     /// Route targets of its own routes.
     pub export: Vec<RouteName>,
-    /// The addresses of guests that are there, of a network with `evpn` the subnets of its gateways in their place; and
-    /// the floating addresses of guests that are there.
+    /// The addresses of guests that are up, or with `evpn` the subnets of the gateways; and the floating addresses of
+    /// guests that are up.
     pub prefixes: BTreeSet<IpNet>,
     /// With `evpn`: the MAC addresses of guests that are there, alone and with each of their addresses.
     pub macs: BTreeSet<(Mac, Option<IpAddr>)>,

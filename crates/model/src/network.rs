@@ -244,8 +244,7 @@ pub struct Host {
     pub tunnel_source: Vec<IpAddr>,
     /// Addresses from which tunnel packets are accepted, besides the remotes that nexthops name.
     pub tunnel_peers: Vec<IpNet>,
-    /// The MAC by which hosts route packets to this one through VXLAN (RFC 9135, 8.1), besides [`GATEWAY_MAC`]: its own, because
-    /// some know a host by it.
+    /// This host's router MAC (RFC 9135, 8.1): other hosts route packets to it through VXLAN, as to [`GATEWAY_MAC`].
     pub router_mac: Option<Mac>,
     /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,

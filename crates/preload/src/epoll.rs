@@ -556,8 +556,8 @@ fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32
                 Some(true) => got |= entry.events & IN,
                 Some(false) => {
                     got &= !IN;
-                    // The kernel's edge is used up: what it stood for is news once the ring's side of it comes, which may be
-                    // a switch alone.
+                    // The kernel does not repeat this edge. So the next look tells of the bytes, even if only a switch
+                    // came by the ring meanwhile.
                     state.entry(fd)?.told = u64::MAX;
                 }
                 None => {}

@@ -10,7 +10,7 @@ const PORTS: usize = 32;
 
 pub struct Settings {
     pub eager: bool,
-    /// Whether a connection is offered after its first call.
+    /// Connections are offered after their first call.
     pub soon: bool,
     pub flap: bool,
     /// Whether the daemon may carry connections to other hosts.

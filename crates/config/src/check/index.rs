@@ -47,8 +47,8 @@ impl CommonWindows {
     }
 }
 
-/// The wires, networks, guests, floating addresses, forwarded ports and nexthops of a host, to which other objects refer. Routes, of which there
-/// may be a million, are not in it.
+/// The wires, networks, guests, floating addresses, forwarded ports and nexthops of a host. It has no routes, of which
+/// there may be a million.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     tunnel_sources: Vec<IpAddr>,

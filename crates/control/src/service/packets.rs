@@ -159,7 +159,7 @@ fn step(view: &View, of: &model::Step) -> v1::Step {
     }
 }
 
-/// Returns the paths by BGP that the route of a look-up stands for, if it was learned.
+/// Returns the BGP paths behind the route that a look-up found, if the route was learned.
 fn by_bgp(ports: &dyn Ports, view: &View, of: &model::Step) -> Vec<v1::Step> {
     let model::Step::Route { vrf, addr, found: Some(found) } = of else { return Vec::new() };
     let Ok(prefix) = IpNet::new(*addr, found.prefix_len).map(|prefix| prefix.trunc()) else {

@@ -239,6 +239,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Some(ip) => ecn_decap(ip.tos, tunnel.outer_tos).map_err(|_| DropReason::Ecn)?,
             None => 0,
         };
+        // All that follows knows one MAC of the gateway.
         let router_mac = self.tables.host().router_mac;
         if let Some(eth) = headers.eth.as_mut().filter(|eth| Some(eth.dst) == router_mac) {
             eth.dst = GATEWAY_MAC;
