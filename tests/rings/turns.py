@@ -4,13 +4,37 @@
     turns.py serve PORT
     turns.py call ADDRESS PORT GO
 
-The caller prints "short", "stream" and "again" after each part. It goes on once somebody writes to the FIFO GO.
+Both wait for edges of epoll. The caller prints "short", "stream" and "again" after each part. It goes on once somebody writes to the FIFO GO.
 """
 
+import select
 import socket
 import sys
 
 LONG = 1 << 20
+
+
+class Edges:
+    """A connection that waits for edges."""
+
+    def __init__(self, connection):
+        self.connection, self.epoll = connection, select.epoll()
+        connection.setblocking(False)
+        self.epoll.register(connection.fileno(), select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+
+    def attempt(self, call, *arguments):
+        while True:
+            try:
+                return call(*arguments)
+            except BlockingIOError:
+                self.epoll.poll()
+
+    def recv(self, length):
+        return self.attempt(self.connection.recv, length)
+
+    def sendall(self, data):
+        while data:
+            data = data[self.attempt(self.connection.send, data) :]
 
 
 def all_of(connection, length):
@@ -26,7 +50,7 @@ def all_of(connection, length):
 def serve(port):
     with socket.create_server(("0.0.0.0", port)) as listener:
         print("ready", flush=True)
-        connection, _ = listener.accept()
+        connection = Edges(listener.accept()[0])
         while True:
             length = int.from_bytes(all_of(connection, 4), "big")
             for _ in range(8 if length == LONG else 1):
@@ -35,7 +59,8 @@ def serve(port):
 
 
 def call(address, port, go):
-    with socket.create_connection((address, port)) as connection:
+    with socket.create_connection((address, port)) as plain:
+        connection = Edges(plain)
         for name, length in (("short", 100), ("stream", LONG), ("again", 100)):
             for _ in range(60 if length == 100 else 4):
                 connection.sendall(length.to_bytes(4, "big") + bytes(length))

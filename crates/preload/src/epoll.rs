@@ -37,6 +37,9 @@ const DOORBELL: u64 = 0x7a3c_91e5_d500_0000;
 /// The upper bits of the data of what wakes connections with other hosts.
 const WAKER: u64 = 0x7a3c_91e5_d600_0000;
 
+/// No edge was told.
+const NOTHING: (u64, bool) = (u64::MAX, false);
+
 static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
 
 /// A descriptor as the program described it.
@@ -52,8 +55,8 @@ struct Entry {
     /// The kernel is not asked about room.
     masked: bool,
     data: u64,
-    /// The sender's position when an edge was told.
-    told: u64,
+    /// The sender's position when an edge was told, and whether it sent by the ring.
+    told: (u64, bool),
     /// The look that found something last, and where it put the event.
     look: u32,
     at: u32,
@@ -252,7 +255,7 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut e
         generation: conn.generation.load(Ordering::Acquire),
         hot: before.hot,
         data: given.u64,
-        told: u64::MAX,
+        told: NOTHING,
         ..Entry::default()
     };
     let wants_in = given.events & IN != 0;
@@ -384,15 +387,23 @@ fn cool(state: &mut State, at: usize) {
     }
 }
 
+/// Returns what bytes and switches of the sender change. A switch alone is news: from another host, the kernel's byte,
+/// whose edge is used up then, may come before it.
+fn mark(link: &Link) -> (u64, bool) {
+    (link.rx().positions().0, link.rx().is_ring())
+}
+
 /// Returns what of an entry's events the ring has.
 fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
     let Some(link) = conn.link() else { return 0 };
     let mut ready = 0;
     if entry.events & IN != 0 && receiving::has_news(conn, &link) {
-        let written = link.rx().positions().0;
-        let new = entry.events & ET == 0 || entry.told != written;
-        if new && receiving::is_readable(conn, fd) == Some(true) {
-            entry.told = written;
+        let now = mark(&link);
+        let new = entry.events & ET == 0 || entry.told != now;
+        // An edge of the kernel's may have come before the switch that explains it.
+        let by_kernel = || entry.events & ET != 0 && kernel_has(fd, libc::POLLIN);
+        if new && receiving::is_readable(conn, fd).unwrap_or_else(by_kernel) {
+            entry.told = now;
             ready |= entry.events & IN;
         }
     }
@@ -406,8 +417,12 @@ fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
 }
 
 fn may_send(conn: &Ref, fd: c_int) -> bool {
-    let kernel = || sys::poll(fd, libc::POLLOUT, 0).is_ok_and(|got| got & libc::POLLOUT != 0);
-    sending::is_writable(conn, fd).unwrap_or_else(kernel)
+    sending::is_writable(conn, fd).unwrap_or_else(|| kernel_has(fd, libc::POLLOUT))
+}
+
+/// Returns whether the kernel's socket has one of these events now.
+fn kernel_has(fd: c_int, events: i16) -> bool {
+    sys::poll(fd, events, 0).is_ok_and(|got| got & events != 0)
 }
 
 /// Notes that an event was told.
@@ -468,7 +483,7 @@ fn arm(set: &Set, epoll: c_int) -> (bool, bool) {
         let tells = has
             && !entry.spent
             && entry.events & IN != 0
-            && (entry.events & ET == 0 || entry.told != link.rx().positions().0);
+            && (entry.events & ET == 0 || entry.told != mark(&link));
         news |= tells;
         let waits = entry.events & OUT != 0 && (entry.masked || conn.waits_out.load(Ordering::Acquire) != 0);
         full |= waits;
@@ -556,9 +571,8 @@ fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32
                 Some(true) => got |= entry.events & IN,
                 Some(false) => {
                     got &= !IN;
-                    // The kernel does not repeat this edge. So the next look tells of the bytes, even if only a switch
-                    // came by the ring meanwhile.
-                    state.entry(fd)?.told = u64::MAX;
+                    // The kernel does not repeat this edge: the next look tells of what it stood for.
+                    state.entry(fd)?.told = NOTHING;
                 }
                 None => {}
             }
@@ -597,7 +611,7 @@ fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32
     if told & IN != 0
         && let Some(link) = conn.link()
     {
-        entry.told = link.rx().positions().0;
+        entry.told = mark(&link);
     }
     entry.spent = once;
     Some(epoll_event { events: told, u64: entry.data })
