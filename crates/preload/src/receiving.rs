@@ -101,6 +101,10 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
                     return Taken::Done(Ok(done));
                 }
             }
+            // The library broke it while this call waited.
+            Found::End if done == 0 && !conn.is_matched() => {
+                return Taken::Done(conn.take_error().map_or(Ok(0), Err));
+            }
             Found::End => return Taken::Done(Ok(done)),
             Found::Error(error) if done > 0 => {
                 conn.set_error(error);
@@ -290,11 +294,13 @@ fn no_bytes(conn: &Ref, error: c_int, done: usize) -> Found {
 }
 
 /// Returns how a connection ended that the kernel says has failed, whose bytes came by the ring to the last. A peer that
-/// was killed while a bell waited for it resets, where with TCP it would have ended the stream.
-fn failed(link: &Link, fd: c_int, error: c_int) -> Found {
+/// was killed while a bell waited for it resets, where with TCP it would have ended the stream. Between hosts no bells go
+/// by the kernel, and a connection that this library broke did not end.
+fn failed(conn: &Ref, link: &Link, fd: c_int, error: c_int) -> Found {
     let (wr, rd) = link.tx().positions();
     let bell = || sys::TcpInfo::of(fd).is_some_and(|info| info.sent() > link.tx().taken());
-    if error == libc::ECONNRESET && link.tx().is_ring() && wr == rd && bell() {
+    let may_ring = conn.is_matched() && !conn.is_carried() && link.tx().is_ring();
+    if error == libc::ECONNRESET && may_ring && wr == rd && bell() {
         return Found::End;
     }
     Found::Error(error)
@@ -327,7 +333,7 @@ fn empty(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int) -> Result<Option<Found
         Err(libc::EAGAIN) => Ok(Some(conn.take_error().map_or(Found::Nothing, Found::Error))),
         Err(error) if is_empty(rx)? => {
             conn.fin.store(1, Ordering::Release);
-            Ok(Some(failed(link, fd, error)))
+            Ok(Some(failed(conn, link, fd, error)))
         }
         // The ring holds what was sent before.
         Err(error) => {
@@ -340,7 +346,7 @@ fn empty(conn: &Ref, link: &Link, rx: &mut Rx, fd: c_int) -> Result<Option<Found
 /// Returns how the stream of a peer ends that has sent its last: an error may have come before bytes of the ring were
 /// read.
 fn end(conn: &Ref, link: &Link, fd: c_int) -> Found {
-    conn.take_error().map_or(Found::End, |error| failed(link, fd, error))
+    conn.take_error().map_or(Found::End, |error| failed(conn, link, fd, error))
 }
 
 /// Copies what is there, which stays.
