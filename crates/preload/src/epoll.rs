@@ -401,7 +401,7 @@ fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
         let now = mark(&link);
         let new = entry.events & ET == 0 || entry.told != now;
         // An edge of the kernel's may have come before the switch that explains it.
-        let by_kernel = || entry.events & ET != 0 && kernel_has(fd, libc::POLLIN);
+        let by_kernel = || entry.events & ET != 0 && sys::has(fd, libc::POLLIN);
         if new && receiving::is_readable(conn, fd).unwrap_or_else(by_kernel) {
             entry.told = now;
             ready |= entry.events & IN;
@@ -410,19 +410,23 @@ fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
     let waits = entry.masked || (entry.events & OUT != 0 && conn.waits_out.load(Ordering::Acquire) != 0);
     // An event tells of all that is possible.
     let also = ready != 0 && entry.events & OUT != 0 && !waits;
-    if waits && sending::is_writable(conn, fd) != Some(false) || also && may_send(conn, fd) {
+    if waits && has_room(conn, fd, entry.masked) || also && may_send(conn, fd) {
         ready |= entry.events & OUT;
     }
     ready
 }
 
-fn may_send(conn: &Ref, fd: c_int) -> bool {
-    sending::is_writable(conn, fd).unwrap_or_else(|| kernel_has(fd, libc::POLLOUT))
+/// Returns whether there is room for a program that waits for it. One that went back to TCP waits for the kernel's, which
+/// tells by itself from then on.
+fn has_room(conn: &Ref, fd: c_int, masked: bool) -> bool {
+    sending::is_writable(conn, fd).unwrap_or_else(|| {
+        conn.waits_out.store(0, Ordering::Release);
+        masked || sys::has(fd, libc::POLLOUT)
+    })
 }
 
-/// Returns whether the kernel's socket has one of these events now.
-fn kernel_has(fd: c_int, events: i16) -> bool {
-    sys::poll(fd, events, 0).is_ok_and(|got| got & events != 0)
+fn may_send(conn: &Ref, fd: c_int) -> bool {
+    sending::is_writable(conn, fd).unwrap_or_else(|| sys::has(fd, libc::POLLOUT))
 }
 
 /// Notes that an event was told.

@@ -2,7 +2,7 @@
 
 use crate::conn::Tx;
 use crate::table::{self, Ref};
-use crate::{daemon, sys};
+use crate::{daemon, receiving, sys};
 use libc::c_int;
 use sockring::{BYTES, Breach, Direction, HEADER, Link, Step};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -292,7 +292,8 @@ fn leave_reading(conn: &Ref, link: &Link, fd: c_int) -> Option<()> {
         if bells.is_some() {
             break;
         }
-        if turn > 10 && sys::poll(fd, libc::POLLRDHUP, 0).is_ok_and(|got| got & libc::POLLRDHUP != 0) {
+        let is_over = || sys::has(fd, libc::POLLRDHUP);
+        if turn > 10 && is_over() && receiving::is_all_here(conn, link) {
             // The peer sends no more. If all of the ring was read, what is left are bells.
             bells = (rx.reader.step(dir) == Ok(Step::Empty)).then(|| sys::waiting(fd));
             break;

@@ -237,7 +237,7 @@ fn tell_epoch(conn: &Ref, rx: &mut Rx) {
 }
 
 /// Returns whether the end of the kernel's stream is the end: what another host has sent may still be on its way.
-fn is_all_here(conn: &Ref, link: &Link) -> bool {
+pub fn is_all_here(conn: &Ref, link: &Link) -> bool {
     !conn.is_carried() || link.rx().is_whole() || link.rx().has_left()
 }
 

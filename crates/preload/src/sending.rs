@@ -133,6 +133,11 @@ fn attempt(
             // The kernel's urgent byte has its place among the kernel's bytes.
             dir.want_tcp(Direction::RETURNS);
             leaving::go_back(conn, link, tx, fd)?;
+            if tx.sender.is_ring() {
+                // The other host has not seen the switch before.
+                sys::nap(50);
+                return Ok(Sent::Full);
+            }
         }
         return Ok(Sent::Kernel);
     }

@@ -94,6 +94,11 @@ pub fn is_inherited(fd: c_int) -> bool {
     flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
 }
 
+/// Returns whether the kernel has one of these events of a descriptor now.
+pub fn has(fd: c_int, events: i16) -> bool {
+    poll(fd, events, 0).is_ok_and(|got| got & events != 0)
+}
+
 /// Returns the events of these that a descriptor has, after at most so many milliseconds; -1: any time.
 pub fn poll(fd: c_int, events: i16, milliseconds: c_int) -> Result<i16, c_int> {
     let before = errno();

@@ -113,16 +113,22 @@ pub fn for_bytes(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
             return Ok(());
         }
     }
-    conn.waker().into_iter().for_each(sys::drain);
+    if let Some(wake) = conn.waker() {
+        sys::drain(wake);
+        link.rx().arm();
+        return match receiving::is_readable(conn, fd) {
+            Some(true) => Ok(()),
+            // The kernel may have bytes that nobody may read yet: the daemon wakes this program when they are due.
+            Some(false) => for_wake(fd, if sys::has(fd, libc::POLLIN) { 0 } else { libc::POLLIN }, wake),
+            None => for_wake(fd, libc::POLLIN, wake),
+        };
+    }
     link.rx().arm();
     {
         let Some(rx) = conn.rx.take() else { return Err(libc::EINTR) };
         if rx.over || rx.reader.has_news(link.rx()) {
             return Ok(());
         }
-    }
-    if let Some(wake) = conn.waker() {
-        return for_wake(fd, wake);
     }
     // This call of the kernel ends for a byte, for signals as the program has them, and after the socket's time.
     let mut byte = 0_u8;
@@ -139,13 +145,13 @@ pub fn for_bytes(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
     }
 }
 
-/// Waits until the daemon wakes this program, or the kernel's socket has something.
-fn for_wake(fd: c_int, wake: c_int) -> Result<(), c_int> {
+/// Waits until the daemon wakes this program, or the kernel's socket has one of these events.
+fn for_wake(fd: c_int, events: i16, wake: c_int) -> Result<(), c_int> {
     let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
     _ = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut time);
     let most = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     let began = sys::now(libc::CLOCK_MONOTONIC);
-    match sys::poll_two(fd, libc::POLLIN, wake, (most != 0).then_some(most)) {
+    match sys::poll_two(fd, events, wake, (most != 0).then_some(most)) {
         Err(libc::EINTR) if crate::signals::interrupts() => Err(libc::EINTR),
         _ if most != 0 && sys::now(libc::CLOCK_MONOTONIC) - began >= most => Err(libc::EAGAIN),
         _ => Ok(()),
