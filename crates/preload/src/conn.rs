@@ -23,6 +23,10 @@ const OFFER_AT: u32 = 4;
 /// The calls after which it is tried no more.
 const LAST: u32 = 1 << 20;
 
+/// Milliseconds for which a connection's sends may wait in all for acknowledgements of bells, which a receiver may put
+/// off for 200.
+const DELAYS: u32 = 2000;
+
 /// The reader's side of a connection.
 #[derive(Clone, Copy, Default)]
 pub struct Rx {
@@ -84,6 +88,8 @@ pub struct Conn {
     kept: [AtomicI32; 2],
     /// An error that the kernel told this library, and that the program is to hear.
     pub error: AtomicI32,
+    /// Milliseconds that sends have waited for room for a bell.
+    delayed: AtomicU32,
     /// Whether the peer sends no more.
     pub fin: AtomicU32,
     /// Whether the program sends no more.
@@ -126,6 +132,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.in_window.store(0, Ordering::Relaxed);
+        self.delayed.store(0, Ordering::Relaxed);
         self.is_shared.store(0, Ordering::Relaxed);
         for word in [&self.sent, &self.received, &self.pair, &self.returns, &self.seen, &self.unanswered] {
             word.store(0, Ordering::Relaxed);
@@ -335,11 +342,34 @@ impl table::Ref {
         if self.is_carried() {
             return self.tell();
         }
-        // SAFETY: the byte is there.
-        match unsafe { sys::send(fd, b"!".as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
-            // With a full buffer, the peer has more than enough to wake it.
-            Ok(_) | Err(libc::EAGAIN | libc::EPIPE) => {}
-            Err(error) => self.set_error(error),
+        loop {
+            // SAFETY: the byte is there.
+            match unsafe { sys::send(fd, b"!".as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+                Ok(_) | Err(libc::EPIPE) => return,
+                // The bells that fill the buffer are under way, and will wake it, or were taken and not acknowledged yet.
+                Err(libc::EAGAIN) if self.is_behind() && self.may_delay() => {
+                    _ = sys::poll(fd, libc::POLLOUT, 1);
+                }
+                Err(libc::EAGAIN) => return,
+                Err(error) => return self.set_error(error),
+            }
         }
+    }
+
+    /// Counts a millisecond of waiting for room for a bell. A peer that has cost many returns to TCP, which needs none.
+    fn may_delay(&self) -> bool {
+        let waited = self.delayed.fetch_add(1, Ordering::Relaxed);
+        if waited == DELAYS / 2 {
+            self.stays_tcp();
+        }
+        waited < DELAYS
+    }
+
+    /// Returns whether the peer has not read all of the ring.
+    fn is_behind(&self) -> bool {
+        self.link().is_some_and(|link| {
+            let (wr, rd) = link.tx().positions();
+            wr != rd
+        })
     }
 }
