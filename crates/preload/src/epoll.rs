@@ -4,24 +4,24 @@
 //! A connection of a set is *cold* if its sender will ring: then the kernel tells. It is *hot* otherwise, and each
 //! wait looks at it. Before a wait sleeps, all become cold.
 
+mod events;
+mod set;
+
+pub use set::{forget, forget_range, free_all, is_known, leave, remove_from_all};
+
 use crate::calls::get;
-use crate::lock::Lock;
 use crate::table::Ref;
-use crate::{doors, polling, real, receiving, sending, settings, sys};
-use libc::{c_int, c_uint, c_void, epoll_event, sigset_t, timespec};
+use crate::{doors, polling, real, receiving, settings, sys};
+use events::{cool, judge, look, mark};
+use libc::{c_int, epoll_event, sigset_t, timespec};
+use set::{Entry, NOTHING, SETS, Set, make, set};
 use sockring::Link;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Sets with higher numbers have no connections that move.
-const SETS: usize = 1 << 16;
-/// Descriptors of a set.
-const DESCRIPTORS: usize = 1 << 20;
-/// Connections of a set that are looked at.
-const HOT: usize = 4096;
 /// Connections for which a wait spins.
 const SPINS: usize = 64;
 /// The kernel is asked in every so-many'th wait, though rings have bytes.
@@ -36,185 +36,6 @@ const RINGS: u32 = 64;
 const DOORBELL: u64 = 0x7a3c_91e5_d500_0000;
 /// The upper bits of the data of what wakes connections with other hosts.
 const WAKER: u64 = 0x7a3c_91e5_d600_0000;
-
-/// No edge was told.
-const NOTHING: (u64, bool) = (u64::MAX, false);
-
-static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
-
-/// A descriptor as the program described it.
-#[derive(Clone, Copy, Default)]
-struct Entry {
-    events: u32,
-    /// The connection: its number plus one, and its generation.
-    number: u32,
-    generation: u32,
-    hot: bool,
-    /// A one-shot event was told.
-    spent: bool,
-    /// The kernel is not asked about room.
-    masked: bool,
-    data: u64,
-    /// The sender's position when an edge was told, and whether it sent by the ring.
-    told: (u64, bool),
-    /// The look that found something last, and where it put the event.
-    look: u32,
-    at: u32,
-}
-
-struct State {
-    entries: *mut Entry,
-    hot: [c_int; HOT],
-    count: usize,
-    /// How often it was looked.
-    looks: u32,
-}
-
-struct Set {
-    state: Lock<State>,
-    /// How many entries wait for room.
-    waits_out: AtomicU32,
-    /// Up to which change all bells are in it ([`doors::changes`]).
-    bells: AtomicU32,
-    /// Whether it is in another set, which knows nothing of doorbells.
-    is_nested: AtomicBool,
-}
-
-impl Set {
-    /// Puts the program's bells into the set. Returns whether they are there, so that they wake who sleeps.
-    fn has_bells(&self, epoll: c_int) -> bool {
-        let changes = doors::changes();
-        if changes == 0 || self.is_nested.load(Ordering::Relaxed) {
-            return false;
-        }
-        if self.bells.load(Ordering::Relaxed) != changes {
-            let add = |bell, events: c_int| {
-                let added = sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, bell, events as u32 | ET, DOORBELL);
-                matches!(added, Ok(_) | Err(libc::EEXIST))
-            };
-            if !doors::put_bells(add) {
-                return false;
-            }
-            self.bells.store(changes, Ordering::Relaxed);
-        }
-        true
-    }
-}
-
-// SAFETY: the pointer is to memory of the set's alone.
-unsafe impl Send for State {}
-
-impl State {
-    #[allow(clippy::mut_from_ref, reason = "the lock is held")]
-    fn entry(&mut self, fd: c_int) -> Option<&mut Entry> {
-        // SAFETY: the memory has an entry for each of these descriptors; zeros are a valid entry.
-        (0..DESCRIPTORS as c_int).contains(&fd).then(|| unsafe { &mut *self.entries.add(fd as usize) })
-    }
-
-    /// Has waits look at a connection. Returns whether they do: there may be too many.
-    fn warm(&mut self, fd: c_int) -> bool {
-        let count = self.count;
-        let Some(entry) = self.entry(fd) else { return false };
-        if entry.hot || count == HOT {
-            return entry.hot;
-        }
-        entry.hot = true;
-        self.hot[count] = fd;
-        self.count += 1;
-        true
-    }
-
-    /// Has waits look at a connection, or its sender ring. Returns whether there is something already that nobody else
-    /// will tell.
-    fn warm_or_arm(&mut self, conn: &Ref, fd: c_int) -> bool {
-        let Some(link) = conn.link().filter(|_| !self.warm(fd)) else { return false };
-        link.rx().arm();
-        receiving::has_news(conn, &link)
-    }
-
-    /// Returns the connection of an entry, if it is still the one that the program added.
-    fn conn(&mut self, fd: c_int) -> Option<Ref> {
-        let entry = *self.entry(fd)?;
-        let conn = get(fd)?;
-        let same =
-            entry.number == conn.number() + 1 && entry.generation == conn.generation.load(Ordering::Acquire);
-        same.then_some(conn)
-    }
-}
-
-fn set(epoll: c_int) -> Option<&'static Set> {
-    // SAFETY: sets stay once they are made.
-    unsafe { SET.get(epoll as usize)?.load(Ordering::Acquire).as_ref() }
-}
-
-/// Returns whether a descriptor is a set with connections.
-pub fn is_known(epoll: c_int) -> bool {
-    set(epoll).is_some()
-}
-
-fn make(epoll: c_int) -> Option<&'static Set> {
-    let at = SET.get(epoll as usize)?;
-    if let Some(there) = set(epoll) {
-        return Some(there);
-    }
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let new = sys::map(-1, 0, size_of::<Set>(), flags)?.cast::<Set>();
-    let entries = sys::map(-1, 0, DESCRIPTORS * size_of::<Entry>(), flags)?.cast::<Entry>();
-    // SAFETY: the memory is new and large enough, and nobody else has it yet.
-    unsafe {
-        (*new).state.renew(State { entries, hot: [0; HOT], count: 0, looks: 0 });
-    }
-    if at.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread was faster; this memory is never used again.
-        return set(epoll);
-    }
-    set(epoll)
-}
-
-/// Forgets a set that is closed.
-pub fn forget(epoll: c_int) {
-    let Some(set) = set(epoll) else { return };
-    if let Some(mut state) = set.state.take() {
-        state.count = 0;
-        let entries = state.entries.cast::<c_void>();
-        // SAFETY: the memory is the set's; it becomes zeros.
-        unsafe { libc::madvise(entries, DESCRIPTORS * size_of::<Entry>(), libc::MADV_DONTNEED) };
-        set.waits_out.store(0, Ordering::Relaxed);
-        set.bells.store(0, Ordering::Relaxed);
-        set.is_nested.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Takes a descriptor of the library out of all sets.
-pub fn remove_from_all(fd: c_int) {
-    for epoll in (0..SETS as c_int).filter(|epoll| is_known(*epoll)) {
-        _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
-    }
-}
-
-/// Takes a connection that is about to be closed out of the sets in which it is.
-pub fn leave(conn: &Ref, fd: c_int) {
-    let last = conn.epoll.load(Ordering::Relaxed) as c_int - 1;
-    if conn.is_shared.load(Ordering::Relaxed) != 0 {
-        remove_from_all(fd);
-    } else if is_known(last) {
-        _ = sys::epoll_ctl(last, libc::EPOLL_CTL_DEL, fd, 0, 0);
-    }
-}
-
-/// Frees the sets in a fork: threads that had them are not here.
-pub fn free_all() {
-    for set in (0..SETS as c_int).filter_map(set) {
-        set.state.free();
-        set.bells.store(0, Ordering::Relaxed);
-    }
-}
-
-pub fn forget_range(first: c_uint, last: c_uint) {
-    for epoll in first as usize..=(last as usize).min(SETS - 1) {
-        forget(epoll as c_int);
-    }
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -342,113 +163,6 @@ pub fn watch_all(conn: &Ref, fd: c_int) {
     }
 }
 
-/// Looks at what the rings of a set have. Fills `events`; returns how many, and the number of this look.
-fn look(set: &Set, epoll: c_int, events: &mut [epoll_event]) -> (usize, u32) {
-    hear(epoll);
-    let Some(mut state) = set.state.take() else { return (0, 0) };
-    state.looks = state.looks.wrapping_add(1);
-    let look = state.looks;
-    let (mut found, mut at) = (0, 0);
-    while at < state.count && found < events.len() {
-        let fd = state.hot[at];
-        let conn = state.conn(fd);
-        let Some(conn) = conn.filter(|conn| conn.is_matched()) else {
-            cool(&mut state, at);
-            continue;
-        };
-        at += 1;
-        let Some(entry) = state.entry(fd) else { continue };
-        if entry.spent {
-            continue;
-        }
-        let ready = ready(&conn, fd, entry);
-        if ready != 0 {
-            events[found] = epoll_event { events: ready, u64: entry.data };
-            (entry.look, entry.at) = (look, found as u32);
-            found += 1;
-            told(set, epoll, fd, entry, ready);
-        }
-    }
-    // Who comes late in the list comes first the next time.
-    if found == events.len() && at > 0 && at < state.count {
-        let count = state.count;
-        state.hot[..count].rotate_left(at);
-    }
-    (found, look)
-}
-
-/// Takes a connection off the list.
-fn cool(state: &mut State, at: usize) {
-    let fd = state.hot[at];
-    state.count -= 1;
-    state.hot[at] = state.hot[state.count];
-    if let Some(entry) = state.entry(fd) {
-        entry.hot = false;
-    }
-}
-
-/// Returns what bytes and switches of the sender change. A switch alone is news: from another host, the kernel's byte,
-/// whose edge is used up then, may come before it.
-fn mark(link: &Link) -> (u64, bool) {
-    (link.rx().positions().0, link.rx().is_ring())
-}
-
-/// Returns what of an entry's events the ring has.
-fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
-    let Some(link) = conn.link() else { return 0 };
-    let mut ready = 0;
-    if entry.events & IN != 0 && receiving::has_news(conn, &link) {
-        let now = mark(&link);
-        let new = entry.events & ET == 0 || entry.told != now;
-        // An edge of the kernel's may have come before the switch that explains it.
-        let by_kernel = || entry.events & ET != 0 && sys::has(fd, libc::POLLIN);
-        if new && receiving::is_readable(conn, fd).unwrap_or_else(by_kernel) {
-            entry.told = now;
-            ready |= entry.events & IN;
-        }
-    }
-    let waits = entry.masked || (entry.events & OUT != 0 && conn.waits_out.load(Ordering::Acquire) != 0);
-    // An event tells of all that is possible.
-    let also = ready != 0 && entry.events & OUT != 0 && !waits;
-    if waits && has_room(conn, fd, entry.masked) || also && may_send(conn, fd) {
-        ready |= entry.events & OUT;
-    }
-    ready
-}
-
-/// Returns whether there is room for a program that waits for it. One that went back to TCP waits for the kernel's, which
-/// tells by itself from then on.
-fn has_room(conn: &Ref, fd: c_int, masked: bool) -> bool {
-    sending::is_writable(conn, fd).unwrap_or_else(|| {
-        conn.waits_out.store(0, Ordering::Release);
-        masked || sys::has(fd, libc::POLLOUT)
-    })
-}
-
-fn may_send(conn: &Ref, fd: c_int) -> bool {
-    sending::is_writable(conn, fd).unwrap_or_else(|| sys::has(fd, libc::POLLOUT))
-}
-
-/// Notes that an event was told.
-fn told(set: &Set, epoll: c_int, fd: c_int, entry: &mut Entry, ready: u32) {
-    if entry.events & ONESHOT != 0 {
-        entry.spent = true;
-        // Urgent bytes, errors and ends are told no more either.
-        _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, ONESHOT, TAG | fd as u64);
-    }
-    if ready & OUT != 0 && entry.masked {
-        unmask(set, epoll, fd, entry);
-    }
-}
-
-fn unmask(set: &Set, epoll: c_int, fd: c_int, entry: &mut Entry) {
-    entry.masked = false;
-    set.waits_out.fetch_sub(1, Ordering::AcqRel);
-    if !entry.spent {
-        _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, entry.events, TAG | fd as u64);
-    }
-}
-
 /// Notes that a program waits for room: the set that it told last of the connection looks for it.
 pub fn note_full(conn: &Ref, fd: c_int) {
     if let Some(set) = set(conn.epoll.load(Ordering::Relaxed) as c_int - 1)
@@ -517,108 +231,6 @@ fn spin(set: &Set) -> bool {
     let fresh =
         of.iter().flatten().all(|(_, conn)| conn.link().is_none_or(|link| !receiving::has_news(conn, &link)));
     fresh && polling::spin_on(&of, doors::have_news)
-}
-
-/// Corrects what the kernel says, after as many events that a look has found. Returns how many events there are.
-fn judge(set: &Set, epoll: c_int, events: &mut [epoll_event], (found, look): (usize, u32)) -> usize {
-    let Some(mut state) = set.state.take() else { return events.len() };
-    let mut kept = found;
-    for at in found..events.len() {
-        let mut event = events[at];
-        if event.u64 == DOORBELL {
-            continue;
-        }
-        if event.u64 & !(DESCRIPTORS as u64 - 1) == WAKER {
-            // Waits look at it from now on, and at once.
-            warm_woken(&mut state, event.u64);
-            continue;
-        }
-        if event.u64 & !(DESCRIPTORS as u64 - 1) == TAG {
-            let fd = (event.u64 & (DESCRIPTORS as u64 - 1)) as c_int;
-            let Some(judged) = judge_one(&mut state, set, epoll, fd, event.events) else { continue };
-            event = judged;
-            // The kernel tells of a descriptor once.
-            let earlier =
-                state.entry(fd).filter(|entry| found > 0 && entry.look == look).map(|entry| entry.at);
-            if let Some(earlier) = earlier.and_then(|at| events[..found].get_mut(at as usize)) {
-                earlier.events |= event.events;
-                continue;
-            }
-        }
-        events[kept] = event;
-        kept += 1;
-    }
-    kept
-}
-
-fn warm_woken(state: &mut State, data: u64) {
-    let fd = (data & (DESCRIPTORS as u64 - 1)) as c_int;
-    if state.conn(fd).is_some() {
-        state.warm(fd);
-    }
-}
-
-fn judge_one(state: &mut State, set: &Set, epoll: c_int, fd: c_int, mut got: u32) -> Option<epoll_event> {
-    let conn = state.conn(fd);
-    let entry = *state.entry(fd)?;
-    if entry.number == 0 {
-        return None;
-    }
-    let Some(conn) = conn else {
-        // The number was closed, and another descriptor of the connection is open.
-        return Some(epoll_event { events: got, u64: entry.data });
-    };
-    let mut kicked = false;
-    if conn.is_matched() {
-        if entry.events & IN != 0 {
-            match receiving::is_readable(&conn, fd) {
-                Some(true) => got |= entry.events & IN,
-                Some(false) => {
-                    got &= !IN;
-                    // The kernel does not repeat this edge: the next look tells of what it stood for.
-                    state.entry(fd)?.told = NOTHING;
-                }
-                None => {}
-            }
-        }
-        if got & OUT != 0 && sending::is_writable(&conn, fd) == Some(false) {
-            got &= !OUT;
-            if entry.events & OUT != 0 && !entry.masked {
-                // The kernel's socket has room all the time, and would say so all the time.
-                set.waits_out.fetch_add(1, Ordering::AcqRel);
-                state.entry(fd)?.masked = true;
-                kicked = true;
-            }
-        }
-    }
-    if got & OUT & !entry.events != 0 {
-        got &= !OUT | entry.events;
-        kicked = true;
-    }
-    let mut told = got & (entry.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32);
-    if entry.spent {
-        return None;
-    }
-    if conn.is_matched() && state.warm_or_arm(&conn, fd) {
-        told |= entry.events & IN;
-    }
-    let entry = state.entry(fd)?;
-    let (once, none) = (entry.events & ONESHOT != 0, told == 0);
-    if kicked || (once && none) {
-        let out = if entry.masked { OUT } else { 0 };
-        let events = if once && !none { ONESHOT } else { entry.events & !out };
-        _ = sys::epoll_ctl(epoll, libc::EPOLL_CTL_MOD, fd, events, TAG | fd as u64);
-    }
-    if none {
-        return None;
-    }
-    if told & IN != 0
-        && let Some(link) = conn.link()
-    {
-        entry.told = mark(&link);
-    }
-    entry.spent = once;
-    Some(epoll_event { events: told, u64: entry.data })
 }
 
 /// Returns whether a set has something to tell, for who waits for the set itself; makes its connections cold.
