@@ -33,9 +33,15 @@ def bgp_config(name, guests, **peer):
     return config
 
 
+# Of the sessions of these two.
+PASSWORDS = {CONTROL["a"]: "a secret", CONTROL["b"]: "another"}
+
+
 @pytest.fixture
-def reflector(lab):
-    reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], [CONTROL[name] for name in ("a", "b", "go")])
+def reflector(lab, request):
+    clients = [CONTROL[name] for name in ("a", "b", "go")]
+    signed = getattr(request, "param", {})
+    reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], clients, passwords=signed)
     lab.cleanup.callback(reflector.stop)
     return reflector.start()
 
@@ -93,9 +99,13 @@ def test_hosts_find_each_other(lab, reflector):
     eventually(lambda: not has_route(a, f"{B1.address}/32"), "the withdrawal")
 
 
+@pytest.mark.parametrize("reflector", [PASSWORDS], indirect=True, ids=["signed"])
 def test_a_bridged_network(lab, reflector):
+    """One host opens its signed session, the other one waits for it."""
+
     def bridged_config(name, guests):
-        config = bgp_config(name, guests)
+        config = bgp_config(name, guests, password=PASSWORDS[CONTROL[name]], passive=name == "b")
+        config.bgp["listen"] = [CONTROL[name]]
         config.entry("network", "blue")["evpn"] = True
         return config
 
@@ -104,6 +114,7 @@ def test_a_bridged_network(lab, reflector):
 
     a, [a1] = bridged("a", ["a1"])
     b, [b1] = bridged("b", ["b1"])
+    assert PASSWORDS[CONTROL["a"]] not in a.call("export").stdout
     for host, seat in ((a, B1), (b, A1)):
         eventually(lambda: seat.mac in announced_macs(host), "the other's MAC")
     with lab.capture("b", expression="udp port 4789") as seen:

@@ -57,6 +57,40 @@ pub struct BgpPeer {
     pub graceful_restart: u16,
     /// Most routes that it may send.
     pub max_prefixes: u32,
+    /// The password that segments of both are signed with (RFC 2385).
+    #[serde(skip)]
+    pub password: Option<Password>,
+}
+
+/// A password, which is shown to nobody: 1 to 80 bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(String);
+
+impl Password {
+    const MOST: usize = 80;
+
+    /// Returns its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password")
+    }
+}
+
+impl Value for Password {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        // Messages don't show it, whatever it is.
+        let Node::String(text) = value else { return Err("a password is a string in quotes".to_owned()) };
+        match text.len() {
+            1..=Self::MOST => Ok(Self(text.to_string())),
+            length => Err(format!("a password has 1 to {} bytes, this one {length}", Self::MOST)),
+        }
+    }
 }
 
 /// Families of addresses.
@@ -290,6 +324,7 @@ impl BgpPeer {
         let passive = r.get("passive").unwrap_or(false);
         let graceful_restart = r.get("graceful_restart").map_or(120, Within::<0, 4095>::short);
         let max_prefixes = r.get("max_prefixes").map_or(1_000_000, Within::<1, 10_000_000>::wide);
+        let password = r.get("password");
         r.finish();
         Some(Self {
             address: address?,
@@ -300,6 +335,7 @@ impl BgpPeer {
             passive,
             graceful_restart,
             max_prefixes,
+            password,
         })
     }
 }

@@ -18,7 +18,9 @@ mod reader;
 mod tree;
 mod value;
 
-pub use bgp::{BGP_PORT, Bgp, BgpFamily, BgpPeer, Labels, MOST_LISTEN, RouteName, router_id, router_mac};
+pub use bgp::{
+    BGP_PORT, Bgp, BgpFamily, BgpPeer, Labels, MOST_LISTEN, Password, RouteName, router_id, router_mac,
+};
 pub use check::{
     CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes, warnings,
 };

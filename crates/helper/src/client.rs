@@ -160,8 +160,9 @@ impl Helper {
     ///
     /// # Errors
     /// As there.
-    pub fn peer(&self, address: SocketAddr) -> Result<OwnedFd, Refusal> {
-        self.descriptors(&Request::Peer { address }, &[]).and_then(one)
+    pub fn peer(&self, address: SocketAddr, password: Option<&str>) -> Result<OwnedFd, Refusal> {
+        let password = password.map(str::to_owned);
+        self.descriptors(&Request::Peer { address, password }, &[]).and_then(one)
     }
 
     /// Connects to a resolver of names; see [`Request::Resolver`].

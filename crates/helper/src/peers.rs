@@ -38,27 +38,30 @@ impl Peers {
         words.map(peer).collect::<Option<_>>().map(Self)
     }
 
-    /// Begins to connect to a peer. The socket never blocks; it becomes writable when it is connected, or has an error.
+    /// Begins to connect to a peer, and signs with a password if there is one. The socket never blocks; it becomes writable when it is connected, or has an error.
     ///
     /// # Errors
     /// The file does not name the peer, or the kernel refuses.
-    pub fn connect(&self, to: SocketAddr) -> Result<OwnedFd, Refusal> {
+    pub fn connect(&self, to: SocketAddr, password: Option<&str>) -> Result<OwnedFd, Refusal> {
         let Some((_, source)) = self.0.iter().find(|(peer, _)| *peer == to) else {
             return Err(Refusal::new(format!(
                 "{to} is no peer of the configuration file with which the daemon started"
             )));
         };
-        Ok(connect_from(*source, to)?)
+        Ok(connect_from(*source, to, password)?)
     }
 }
 
-fn connect_from(source: Option<IpAddr>, to: SocketAddr) -> io::Result<OwnedFd> {
+fn connect_from(source: Option<IpAddr>, to: SocketAddr, password: Option<&str>) -> io::Result<OwnedFd> {
     let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if let Some(source) = source {
         bind(&socket, &SocketAddr::new(source, 0))?;
+    }
+    if let Some(password) = password {
+        wire::sign(&socket, to.ip(), Some(password))?;
     }
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
@@ -79,10 +82,10 @@ mod tests {
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
         let peers = Peers::new([(address(&known), Some("127.0.0.9".parse().unwrap()))]);
         let peers = Peers::of_word(OsStr::new(&peers.word())).unwrap();
-        let socket = peers.connect(address(&known)).unwrap();
+        let socket = peers.connect(address(&known), None).unwrap();
         poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None).unwrap();
         assert_eq!(known.accept().unwrap().1.ip().to_string(), "127.0.0.9");
-        let refused = peers.connect(address(&unknown)).unwrap_err().text;
+        let refused = peers.connect(address(&unknown), None).unwrap_err().text;
         assert!(refused.contains("is no peer of the configuration file"), "{refused}");
     }
 

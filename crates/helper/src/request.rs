@@ -105,7 +105,11 @@ pub enum Request {
     /// Connect to the unix socket at a path. The answer has the connection.
     Connect { path: PathBuf },
     /// Begin to connect to a BGP peer. The answer has the socket.
-    Peer { address: SocketAddr },
+    Peer {
+        address: SocketAddr,
+        /// The password that segments are signed with.
+        password: Option<String>,
+    },
     /// Connect a socket for datagrams to a resolver of names: to this one, if the configuration file names it, or
     /// else to the one of this number among those of the host. The answer has it.
     Resolver { server: Option<IpAddr>, number: u8 },

@@ -249,7 +249,9 @@ impl Server {
             }
             Request::Machines => return given(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => return given(vec![self.connect(path)?]),
-            Request::Peer { address } => return given(vec![self.peers.connect(*address)?]),
+            Request::Peer { address, password } => {
+                return given(vec![self.peers.connect(*address, password.as_deref())?]);
+            }
             Request::Resolver { server, number } => {
                 return given(vec![self.resolvers.connect(&self.config, *server, *number)?]);
             }

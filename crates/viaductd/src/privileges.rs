@@ -65,10 +65,10 @@ impl Privileges {
     ///
     /// # Errors
     /// As there.
-    pub fn peer(&self, address: SocketAddr) -> Result<OwnedFd, Refusal> {
+    pub fn peer(&self, address: SocketAddr, password: Option<&str>) -> Result<OwnedFd, Refusal> {
         match &self.helper {
-            Some(helper) => helper.peer(address),
-            None => self.peers.connect(address),
+            Some(helper) => helper.peer(address, password),
+            None => self.peers.connect(address, password),
         }
     }
 

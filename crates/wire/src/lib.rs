@@ -19,6 +19,7 @@ mod netlink;
 mod nft;
 mod opener;
 mod packet;
+mod signature;
 mod state;
 mod sys;
 mod tap;
@@ -30,6 +31,7 @@ pub use error::Error;
 pub use netlink::Subnet;
 pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};
+pub use signature::sign;
 pub use tap::attach::{exists as tap_exists, namespace as tap_namespace, set_offload as set_tap_offload};
 pub use tap::host::{
     HostForward, HostRoute, HostSide, is_set_up as has_host_side, set_up as set_up_host_side,

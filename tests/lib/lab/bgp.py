@@ -14,15 +14,16 @@ GOBGP_FAMILIES = ("l3vpn-ipv4-unicast", "l3vpn-ipv6-unicast", "l2vpn-evpn")
 class Frr:
     """FRR's bgpd as a route reflector, without zebra: it needs no tables of the kernel."""
 
-    def __init__(self, namespace, directory, address, clients, peers=()):
+    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None):
         self.namespace, self.directory, self.address = namespace, directory, address
-        self.clients, self.peers = clients, peers
+        self.clients, self.peers, self.passwords = clients, peers, passwords or {}
         self.daemon = None
 
     def text(self):
         lines = ["hostname rr", f"router bgp {AS}", f" bgp router-id {self.address}", " no bgp default ipv4-unicast"]
         for neighbour in (*self.clients, *self.peers):
             lines += [f" neighbor {neighbour} remote-as {AS}", f" neighbor {neighbour} timers connect 3"]
+        lines += [f" neighbor {neighbour} password {password}" for neighbour, password in self.passwords.items()]
         for family in FAMILIES:
             lines.append(f" address-family {family}")
             for neighbour in (*self.clients, *self.peers):

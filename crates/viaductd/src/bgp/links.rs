@@ -3,11 +3,12 @@
 use super::Shared;
 use crate::privileges::Privileges;
 use bgp::{Conn, Speaker};
+use config::{BgpPeer, Password};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -26,13 +27,30 @@ struct Link {
 pub(super) struct Links {
     listeners: Vec<TcpListener>,
     privileges: Privileges,
+    passwords: BTreeMap<IpAddr, Password>,
     links: BTreeMap<Conn, Link>,
     buffer: Vec<u8>,
 }
 
 impl Links {
     pub(super) fn new(listeners: Vec<TcpListener>, privileges: Privileges) -> Self {
-        Self { listeners, privileges, links: BTreeMap::new(), buffer: vec![0; PIECE] }
+        let (passwords, links) = (BTreeMap::new(), BTreeMap::new());
+        Self { listeners, privileges, passwords, links, buffer: vec![0; PIECE] }
+    }
+
+    /// Signs connections with peers as the configuration says, from the next one on.
+    pub(super) fn sign(&mut self, peers: &[BgpPeer]) {
+        self.passwords.clear();
+        for peer in peers {
+            self.passwords.extend(peer.password.clone().map(|password| (peer.address, password)));
+            let password = peer.password.as_ref().map(Password::text);
+            for listener in &self.listeners {
+                let Some(address) = seen_by(listener, peer.address) else { continue };
+                if let Err(e) = wire::sign(listener, address, password) {
+                    tracing::error!(peer = %peer.address, "its password can't be used: {e}");
+                }
+            }
+        }
     }
 
     /// Closes all connections.
@@ -41,7 +59,8 @@ impl Links {
     }
 
     pub(super) fn connect(&mut self, shared: &Shared, conn: Conn, to: SocketAddr) {
-        match self.privileges.peer(to) {
+        let password = self.passwords.get(&to.ip()).map(Password::text);
+        match self.privileges.peer(to, password) {
             Ok(socket) => {
                 self.links.insert(conn, Link { socket, is_connecting: true, is_full: false });
             }
@@ -93,7 +112,7 @@ impl Links {
         }
         for (listener, flags) in self.listeners.iter().zip(ready.by_ref()) {
             if !flags.is_empty() {
-                accept(shared, listener, &mut self.links);
+                accept(shared, listener, &self.passwords, &mut self.links);
             }
         }
         for (conn, flags) in conns.into_iter().zip(ready) {
@@ -155,10 +174,29 @@ impl Links {
     }
 }
 
-fn accept(shared: &Shared, listener: &TcpListener, links: &mut BTreeMap<Conn, Link>) {
+/// Returns the address that a peer has for a listener: one for both families sees IPv4 peers by mapped ones.
+fn seen_by(listener: &TcpListener, peer: IpAddr) -> Option<IpAddr> {
+    match (listener.local_addr().ok()?.ip(), peer) {
+        (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => Some(peer),
+        (IpAddr::V6(_), IpAddr::V4(peer)) => Some(peer.to_ipv6_mapped().into()),
+        (IpAddr::V4(_), IpAddr::V6(_)) => None,
+    }
+}
+
+fn accept(
+    shared: &Shared,
+    listener: &TcpListener,
+    passwords: &BTreeMap<IpAddr, Password>,
+    links: &mut BTreeMap<Conn, Link>,
+) {
     for _ in 0..ACCEPTED {
         let Ok((socket, from)) = listener.accept() else { return };
         if socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).is_err() {
+            continue;
+        }
+        // It may have come before the listener knew the password.
+        let password = passwords.get(&from.ip().to_canonical()).map(Password::text);
+        if password.is_some() && wire::sign(&socket, from.ip(), password).is_err() {
             continue;
         }
         let now = shared.now();

@@ -1,0 +1,93 @@
+//! TCP's MD5 signatures (RFC 2385): segments of a connection are signed with a password that both ends have.
+
+use crate::sys::{self, Plain};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+/// `struct tcp_md5sig` of `linux/tcp.h`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Key {
+    address: [u8; 128],
+    flags: u8,
+    prefix_len: u8,
+    length: [u8; 2],
+    interface: [u8; 4],
+    password: [u8; LONGEST],
+}
+
+// SAFETY: it has only bytes, and no padding: 216 of them.
+unsafe impl Plain for Key {}
+
+/// The longest password, in bytes.
+const LONGEST: usize = 80;
+
+/// Has a socket sign its segments to a peer, and take only signed ones from there: all its connections with the peer, if
+/// it listens. `None`: no more.
+///
+/// # Errors
+/// The password has no byte or more than 80 bytes, or the kernel refuses.
+pub fn sign(socket: &impl AsFd, peer: IpAddr, password: Option<&str>) -> io::Result<()> {
+    let text = password.unwrap_or_default().as_bytes();
+    if text.len() > LONGEST || password.is_some() == text.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a password has 1 to 80 bytes"));
+    }
+    let mut key = Key {
+        address: [0; 128],
+        flags: 0,
+        prefix_len: 0,
+        length: (text.len() as u16).to_ne_bytes(),
+        interface: [0; 4],
+        password: [0; LONGEST],
+    };
+    let (family, at) = match peer {
+        IpAddr::V4(_) => (libc::AF_INET, 4),
+        IpAddr::V6(_) => (libc::AF_INET6, 8),
+    };
+    key.address[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+    match peer {
+        IpAddr::V4(peer) => key.address[at..at + 4].copy_from_slice(&peer.octets()),
+        IpAddr::V6(peer) => key.address[at..at + 16].copy_from_slice(&peer.octets()),
+    }
+    key.password[..text.len()].copy_from_slice(text);
+    match sys::set(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_MD5SIG, &key) {
+        // There was none, or the kernel knows none.
+        Err(e)
+            if password.is_none() && matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOPROTOOPT)) =>
+        {
+            Ok(())
+        }
+        set => set,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, connect, getsockname};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+    use std::os::fd::OwnedFd;
+
+    fn begin(listener: &TcpListener, password: &str) -> OwnedFd {
+        let socket = sys::socket(AddressFamily::INET, SocketType::STREAM).unwrap();
+        sign(&socket, Ipv4Addr::LOCALHOST.into(), Some(password)).unwrap();
+        let _ = connect(&socket, &listener.local_addr().unwrap());
+        socket
+    }
+
+    #[test]
+    fn only_who_knows_the_password_connects() {
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let peer = Ipv4Addr::LOCALHOST.into();
+        sign(&listener, peer, None).unwrap();
+        sign(&listener, peer, Some("one")).unwrap();
+        let _stranger = begin(&listener, "two");
+        let known = begin(&listener, "one");
+        let accepted = SocketAddr::try_from(getsockname(&known).unwrap()).unwrap();
+        assert_eq!(listener.accept().unwrap().1, accepted);
+        assert!(sign(&listener, peer, Some("")).is_err());
+        assert!(sign(&listener, peer, Some(&"x".repeat(81))).is_err());
+    }
+}
