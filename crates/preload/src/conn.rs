@@ -24,8 +24,10 @@ const OFFER_AT: u32 = 4;
 const LAST: u32 = 1 << 20;
 
 /// Milliseconds for which a connection's sends may wait in all for acknowledgements of bells, which a receiver may put
-/// off for 200.
-const DELAYS: u32 = 2000;
+/// off for 40.
+const DELAYS: u32 = 100;
+/// Bytes of a socket's buffer that has room for as many bells as a receiver may leave without an acknowledgement.
+const BELLS: c_int = 256 << 10;
 
 /// The reader's side of a connection.
 #[derive(Clone, Copy, Default)]
@@ -347,20 +349,21 @@ impl table::Ref {
             match unsafe { sys::send(fd, b"!".as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
                 Ok(_) | Err(libc::EPIPE) => return,
                 // The bells that fill the buffer are under way, and will wake it, or were taken and not acknowledged yet.
-                Err(libc::EAGAIN) if self.is_behind() && self.may_delay() => {
-                    _ = sys::poll(fd, libc::POLLOUT, 1);
-                }
+                Err(libc::EAGAIN) if self.is_behind() && self.makes_room(fd) => {}
                 Err(libc::EAGAIN) => return,
                 Err(error) => return self.set_error(error),
             }
         }
     }
 
-    /// Counts a millisecond of waiting for room for a bell. A peer that has cost many returns to TCP, which needs none.
-    fn may_delay(&self) -> bool {
+    /// Makes room for a bell: by a larger buffer, then by waiting for a millisecond. A peer that costs much of that
+    /// returns to TCP, which needs no bells.
+    fn makes_room(&self, fd: c_int) -> bool {
         let waited = self.delayed.fetch_add(1, Ordering::Relaxed);
-        if waited == DELAYS / 2 {
-            self.stays_tcp();
+        match waited {
+            0 => _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, BELLS),
+            1..DELAYS => _ = sys::poll(fd, libc::POLLOUT, 1),
+            _ => self.stays_tcp(),
         }
         waited < DELAYS
     }

@@ -12,7 +12,7 @@ pub use set::{forget, forget_range, free_all, is_known, leave, remove_from_all};
 use crate::calls::get;
 use crate::table::Ref;
 use crate::{doors, polling, real, receiving, settings, sys};
-use events::{cool, judge, look, mark};
+use events::{cool, judge, look};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use set::{Entry, NOTHING, SETS, Set, make, set};
 use sockring::Link;
@@ -197,11 +197,8 @@ fn arm(set: &Set, epoll: c_int) -> (bool, bool) {
         at += 1;
         let (Some(link), Some(entry)) = (conn.link(), state.entry(fd)) else { continue };
         arm_one(&conn, &link, is_heard);
-        let has = receiving::has_news(&conn, &link);
-        let tells = has
-            && !entry.spent
-            && entry.events & IN != 0
-            && (entry.events & ET == 0 || entry.told != mark(&link));
+        let has = receiving::has_news(&conn, &link) || events::has_news(&conn, &link, entry);
+        let tells = !entry.spent && entry.events & IN != 0 && events::has_news(&conn, &link, entry);
         news |= tells;
         let waits = entry.events & OUT != 0 && (entry.masked || conn.waits_out.load(Ordering::Acquire) != 0);
         full |= waits;

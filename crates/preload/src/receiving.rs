@@ -103,7 +103,7 @@ pub fn receive(conn: &Ref, fd: c_int, mut cursor: Cursor, how: How) -> Taken {
             }
             // The library broke it while this call waited.
             Found::End if done == 0 && !conn.is_matched() => {
-                return Taken::Done(conn.take_error().map_or(Ok(0), Err));
+                return Taken::Done(Err(conn.take_error().unwrap_or(libc::ECONNRESET)));
             }
             Found::End => return Taken::Done(Ok(done)),
             Found::Error(error) if done > 0 => {

@@ -221,18 +221,20 @@ impl Carried {
         }
         self.got = state.sent.wr;
         let link = self.memory.link();
-        let before = self.known.epoch;
+        let (before, had_left) = (self.known.epoch, link.rx().has_left());
         self.known = if letter.is_partial { Sent { wr: self.got, ..self.known } } else { state.sent };
         let must_look = link.set_other(&EndState { sent: self.known, ..*state }, self.sent)?;
         self.settle(letter.settled);
         let is_new = len > 0 || self.known.epoch != before;
+        let leaves = link.rx().has_left() && !had_left;
         if letter.is_last {
             self.has_ended = true;
             link.rx().set_whole();
         }
         let (wr, rd) = link.tx().positions();
         let has_room = wr.wrapping_sub(rd) <= SIZE / 2 && link.tx().take_room_armed();
-        if (is_new && link.rx().take_armed().is_some()) || has_room || letter.is_last {
+        // Who waits for the end of the stream does not ask for a bell.
+        if (is_new && link.rx().take_armed().is_some()) || has_room || leaves || letter.is_last {
             self.wake(has_room || letter.is_last);
         }
         Ok(must_look)

@@ -1,6 +1,6 @@
 //! The events that a wait tells: those of rings, and the kernel's, corrected.
 
-use super::set::{DESCRIPTORS, Entry, NOTHING, Set, State};
+use super::set::{DESCRIPTORS, Entry, Mark, NOTHING, Set, State};
 use super::{DOORBELL, ET, IN, ONESHOT, OUT, TAG, WAKER, hear};
 use crate::table::Ref;
 use crate::{receiving, sending, sys};
@@ -53,24 +53,35 @@ pub(super) fn cool(state: &mut State, at: usize) {
     }
 }
 
-/// Returns what bytes and switches of the sender change. A switch alone is news: from another host, the kernel's byte,
-/// whose edge is used up then, may come before it.
-pub(super) fn mark(link: &Link) -> (u64, bool) {
-    (link.rx().positions().0, link.rx().is_ring())
+/// Returns what bytes, switches and the end of the sender change. A switch or the end alone is news: from another host,
+/// what the kernel has, whose edge is used up then, may come before it.
+pub(super) fn mark(link: &Link) -> Mark {
+    let rx = link.rx();
+    (rx.positions().0, rx.is_ring(), rx.is_whole() || rx.has_left())
+}
+
+/// Returns whether there may be something to read that was not told.
+pub(super) fn has_news(conn: &Ref, link: &Link, entry: &Entry) -> bool {
+    let is_edge = entry.events & ET != 0;
+    let now = mark(link);
+    let ends = is_edge && conn.is_carried() && now.2 && entry.told != now;
+    receiving::has_news(conn, link) && (!is_edge || entry.told != now) || ends
 }
 
 /// Returns what of an entry's events the ring has.
 fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
     let Some(link) = conn.link() else { return 0 };
     let mut ready = 0;
-    if entry.events & IN != 0 && receiving::has_news(conn, &link) {
+    if entry.events & IN != 0 && has_news(conn, &link, entry) {
         let now = mark(&link);
-        let new = entry.events & ET == 0 || entry.told != now;
         // An edge of the kernel's may have come before the switch that explains it.
         let by_kernel = || entry.events & ET != 0 && sys::has(fd, libc::POLLIN);
-        if new && receiving::is_readable(conn, fd).unwrap_or_else(by_kernel) {
+        if receiving::is_readable(conn, fd).unwrap_or_else(by_kernel) {
             entry.told = now;
             ready |= entry.events & IN;
+        } else if now.2 {
+            // What the kernel has later has an edge of its own.
+            entry.told = now;
         }
     }
     let waits = entry.masked || (entry.events & OUT != 0 && conn.waits_out.load(Ordering::Acquire) != 0);

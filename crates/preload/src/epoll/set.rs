@@ -14,8 +14,10 @@ pub(super) const SETS: usize = 1 << 16;
 pub(super) const DESCRIPTORS: usize = 1 << 20;
 /// Connections of a set that are looked at.
 const HOT: usize = 4096;
+/// The sender's position, whether it sends by the ring, and whether it has said that nothing more comes.
+pub(super) type Mark = (u64, bool, bool);
 /// No edge was told.
-pub(super) const NOTHING: (u64, bool) = (u64::MAX, false);
+pub(super) const NOTHING: Mark = (u64::MAX, false, false);
 
 pub(super) static SET: [AtomicPtr<Set>; SETS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SETS];
 
@@ -32,8 +34,8 @@ pub(super) struct Entry {
     /// The kernel is not asked about room.
     pub(super) masked: bool,
     pub(super) data: u64,
-    /// The sender's position when an edge was told, and whether it sent by the ring.
-    pub(super) told: (u64, bool),
+    /// The mark when an edge was told.
+    pub(super) told: Mark,
     /// The look that found something last, and where it put the event.
     pub(super) look: u32,
     pub(super) at: u32,
