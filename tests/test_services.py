@@ -1,11 +1,12 @@
 """Services of a network, as their clients see them: a container whose interface has no address yet runs udhcpc and
 dhclient."""
 
+import json
 import shlex
 import sys
 
 import pytest
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
 from lab import Config, eventually
@@ -75,6 +76,7 @@ def udhcpc(container, directory, *options):
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
+USER_DATA = "#cloud-config\npassword: secret\n" + "x" * 40_000
 POOL = ["10.2.1.100-10.2.1.103", "fd00:2::1000/116"]
 
 
@@ -89,31 +91,93 @@ def pool_of(config, mac=None):
         ra=True,
         pool=POOL,
         dns=True,
+        metadata=True,
         domain="green.internal",
         resolvers=["192.0.2.53"],
     )
-    for name in ("c1", "c2"):
-        config.add("guest", name=name, network="green", kind="tap", device=f"tap{name}")
-    return config
+    told = {"user_data": USER_DATA, "ssh_keys": ["ssh-ed25519 AAAA me"]}
+    config.add("guest", name="c1", network="green", kind="tap", device="tapc1", **told)
+    return config.add("guest", name="c2", network="green", kind="tap", device="tapc2")
 
 
 def leases(host):
     return {lease["guest"]: lease for lease in host.viaduct("lease")}
 
 
-# Answers each question for an IPv4 address, at all addresses of the host.
+# Answers each question for an IPv4 address, at all addresses of the host: by TCP with 200 records.
 RESOLVER = """
 import socket
+import threading
+
+def answer(asked, count):
+    end = asked.index(b"\\0", 12) + 5
+    count *= asked[end - 4 : end - 2] == b"\\0\\1"
+    record = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\x3c\\0\\4" + bytes([198, 51, 100, 7])
+    counts = bytes([0, 1, 0, count, 0, 0, 0, 0])
+    return asked[:2] + b"\\x81\\x80" + counts + asked[12:end] + record * count
+
+def by_tcp():
+    while True:
+        client = listener.accept()[0]
+        said = answer(client.recv(2048)[2:], 200)
+        client.sendall(len(said).to_bytes(2, "big") + said)
+
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("0.0.0.0", 53))
+listener = socket.create_server(("0.0.0.0", 53))
+threading.Thread(target=by_tcp, daemon=True).start()
 print("ready", flush=True)
 while True:
     asked, client = server.recvfrom(2048)
-    end = asked.index(b"\\0", 12) + 5
-    found = asked[end - 4 : end - 2] == b"\\0\\1"
-    record = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\x3c\\0\\4" + bytes([198, 51, 100, 7])
-    counts = bytes([0, 1, 0, found, 0, 0, 0, 0])
-    server.sendto(asked[:2] + b"\\x81\\x80" + counts + asked[12:end] + record * found, client)
+    server.sendto(answer(asked, 1), client)
+"""
+
+# Asks for a name by TCP; prints the length of the answer and its code.
+BY_TCP = """
+import socket
+import struct
+import sys
+name = b"".join(bytes([len(label)]) + label.encode() for label in sys.argv[2].split("."))
+query = b"\\0\\7\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + name + b"\\0\\0\\1\\0\\1"
+with socket.create_connection((sys.argv[1], 53), timeout=10) as server:
+    server.sendall(struct.pack(">H", len(query)) + query)
+    answer = server.makefile("rb")
+    said = answer.read(*struct.unpack(">H", answer.read(2)))
+print(len(said), said[3] & 15)
+"""
+
+# Sends frames.
+FRAMES = """
+import socket
+import sys
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+link.bind((sys.argv[1], 0))
+for frame in sys.argv[2:]:
+    link.send(bytes.fromhex(frame))
+"""
+
+# Holds connections to the metadata on which it says little.
+SLOW = """
+import socket
+import sys
+held = []
+for _ in range(12):
+    client = socket.socket()
+    client.settimeout(1)
+    try:
+        client.connect(("169.254.169.254", 80))
+        client.sendall(b"GET /")
+        held.append(client)
+    except OSError:
+        pass
+print("held", len(held), flush=True)
+for client in held:
+    client.settimeout(30)
+    try:
+        ended = client.recv(1) == b""
+    except OSError:
+        ended = True
+print("ended", flush=True)
 """
 
 
@@ -266,10 +330,88 @@ def test_names_of_guests_and_of_others(pool, tmp_path):
     # The file does not name it, so the helper reaches it for nobody.
     pool.viaduct("network", "set", "green", "--take-over", "resolvers=192.0.2.54")
     assert "SERVFAIL" in lookup("other.example.org")
+    # By TCP, whatever its length.
+    pool.viaduct("network", "set", "green", "--take-over", "resolvers=192.0.2.53")
+    by_tcp = lambda name: pool.c1.run([sys.executable, "-c", BY_TCP, "10.2.1.254", name]).stdout.split()
+    assert by_tcp("c2.green.internal")[1] == "0"
+    assert by_tcp("many.example.org") == [str(12 + 22 + 200 * 16), "0"]
     counts = [line for line in questions(pool) if 'outcome="no_resolver"' in line]
     assert counts, questions(pool)
     packet = f"{address} > 10.2.1.254 / udp 40000 > 53"
     assert "serve by dns" in pool.viaduct("explain", "--in", "c1", packet)["decision"]
+
+
+def test_metadata_is_its_guests(pool, tmp_path):
+    lease = leases(pool)
+    for container in (pool.c1, pool.c2):
+        assert udhcpc(container, tmp_path)["ip"] == lease[container.name]["addresses"][0]
+        container.run(["ip", "addr", "add", f"{lease[container.name]['addresses'][1]}/64", "dev", container.device, "nodad"])
+        container.run(["ip", "route", "replace", "default", "via", "fd00:2::ffff"])
+    curl = lambda of, path, *more: of.run(["curl", "-s", "-m", 10, *more, f"http://169.254.169.254{path}"]).stdout
+    token = curl(pool.c1, "/latest/api/token", "-X", "PUT", "-H", "X-aws-ec2-metadata-token-ttl-seconds: 60")
+    with_token = ["-H", f"X-aws-ec2-metadata-token: {token}"]
+    assert curl(pool.c1, "/latest/user-data", *with_token) == USER_DATA
+    assert curl(pool.c1, "/latest/meta-data/public-keys/0/openssh-key") == "ssh-ed25519 AAAA me"
+    status = ["-o", "/dev/null", "-w", "%{http_code}"]
+    # Nobody else has it, whatever it knows or says.
+    assert curl(pool.c2, "/latest/user-data", *with_token, *status) == "401"
+    assert curl(pool.c2, "/latest/user-data", *status, "-H", f"X-Forwarded-For: {lease['c1']['addresses'][0]}") == "404"
+    v6 = pool.c2.run(["curl", "-s", "-m", 10, "-g", "http://[fd00:ec2::254]/openstack/latest/meta_data.json"]).stdout
+    assert json.loads(v6)["hostname"] == "c2.green.internal"
+    packet = f"{lease['c1']['addresses'][0]} > 169.254.169.254 / tcp 40000 > 80 syn"
+    assert "serve by metadata" in pool.viaduct("explain", "--in", "c1", packet)["decision"]
+    # One that holds connections, or leaves them half open, keeps nobody else from asking, and itself for a while.
+    slow = pool.c1.namespace.background([sys.executable, "-c", SLOW], "slow")
+    slow.wait_for("held 8")
+    assert json.loads(curl(pool.c2, "/meta-data"))["instance-id"] == "c2"
+    slow.wait_for("ended")
+    mac = pool.c1.run(["cat", f"/sys/class/net/{pool.c1.device}/address"]).stdout.strip()
+    link = Ether(src=mac, dst="00:00:5e:00:01:00")
+    syns = link / IP(src=lease["c1"]["addresses"][0], dst="169.254.169.254") / TCP(sport=(2000, 2099), dport=80)
+    frames = [bytes(frame).hex() for frame in syns]
+    pool.c1.run([sys.executable, "-c", FRAMES, pool.c1.device, *frames])
+    assert json.loads(curl(pool.c2, "/meta-data"))["instance-id"] == "c2"
+    assert curl(pool.c1, "/latest/meta-data/instance-id") == "c1"
+
+
+# Reads metadata as cloud-init's own data sources do; prints what they found.
+CLOUD_INIT = """
+import json
+import sys
+from cloudinit import helpers, settings, util
+from cloudinit.sources import DataSourceEc2
+from cloudinit.sources.helpers import openstack
+
+ADDRESS = "http://169.254.169.254"
+metadata, data, _ = util.read_seeded(ADDRESS + "/", timeout=10, retries=0)
+found = {"nocloud": [metadata, len(data)]}
+source = DataSourceEc2.DataSourceEc2(settings.CFG_BUILTIN, None, helpers.Paths({}))
+assert source.wait_for_metadata_service()
+ec2 = source.crawl_metadata()
+found["ec2"] = [ec2["meta-data"], len(ec2["user-data"])]
+stack = openstack.MetadataReader(ADDRESS).read_v2()
+network = openstack.convert_net_json(stack["networkdata"], known_macs={sys.argv[1]: "eth0"})
+found["openstack"] = [stack["metadata"], len(stack["userdata"]), network]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.nightly
+def test_cloud_init_reads_metadata(pool, tmp_path):
+    if pool.c1.run(["/usr/bin/python3", "-c", "import cloudinit"], check=False).returncode:
+        pytest.skip("cloud-init is not installed")
+    udhcpc(pool.c1, tmp_path)
+    mac = pool.c1.run(["cat", f"/sys/class/net/{pool.c1.device}/address"]).stdout.strip()
+    found = json.loads(pool.c1.run(["/usr/bin/python3", "-c", CLOUD_INIT, mac]).stdout.splitlines()[-1])
+    (nocloud, *_), (ec2, *_), (stack, _, network) = found["nocloud"], found["ec2"], found["openstack"]
+    assert all(of[1] == len(USER_DATA) for of in found.values()), found
+    keys = ["ssh-ed25519 AAAA me"]
+    assert nocloud["instance-id"] == ec2["instance-id"] == stack["uuid"] == "c1", found
+    assert nocloud["public-keys"] == list(stack["public_keys"].values()) == keys, found
+    assert ec2["public-keys"] == {"c1": keys[0]}, found
+    assert stack["hostname"] == "c1.green.internal", found
+    (link,) = network["config"][:1]
+    assert link["mac_address"] == mac and {"type": "dhcp4"} in link["subnets"], found
 
 
 VM_SCRIPT = """#!/bin/sh

@@ -2,6 +2,7 @@
 
 mod forward;
 mod guest;
+mod metadata;
 pub(crate) mod mode;
 mod network;
 mod pool;
@@ -16,6 +17,7 @@ mod wire;
 
 pub use forward::{Forward, ForwardTo};
 pub use guest::{Guest, GuestKind, Rate, Role};
+pub use metadata::UserData;
 pub use mode::Mode;
 pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Snat, Vxlan};
 pub use pool::{AddressRange, Lease};

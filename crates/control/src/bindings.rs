@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Returns the plan of the services. `vif` knows the numbers of interfaces.
 pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
-    let served = index.networks().values().filter(|network| network.dhcp || network.ra || network.dns);
+    let served = index.networks().values().filter(|network| is_served(network));
     let networks: HashMap<&str, Arc<Network>> =
         served.map(|network| (network.name.as_str(), Arc::new(described(network)))).collect();
     let mut plan = Plan { gateway_mac: GATEWAY_MAC, ..Plan::default() };
@@ -32,6 +32,10 @@ pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
     plan
 }
 
+fn is_served(network: &config::Network) -> bool {
+    network.dhcp || network.ra || network.dns || network.metadata
+}
+
 /// Returns the guest's interfaces, each with its network and addresses.
 fn places(guest: &Guest) -> impl Iterator<Item = (String, &str, &[IpAddr])> {
     let own = (guest.name.clone(), guest.network.as_str(), &guest.addresses[..]);
@@ -50,6 +54,8 @@ fn binding(index: &Index, guest: &Guest, network: &Arc<Network>, addresses: &[Ip
             .hostname
             .clone()
             .or_else(|| config::is_label(&guest.name).then(|| guest.name.clone())),
+        user_data: guest.user_data.as_ref().map(|data| data.0.clone()),
+        ssh_keys: guest.ssh_keys.clone(),
         mtu: guest.mtu.unwrap_or_else(|| index.network_mtu(&network.name)),
         network: network.clone(),
     }
@@ -78,6 +84,7 @@ fn described(network: &config::Network) -> Network {
         dhcp: network.dhcp,
         ra: network.ra,
         dns: network.dns,
+        metadata: network.metadata,
         resolvers: network.resolvers.clone(),
         options,
     }

@@ -30,6 +30,7 @@ use model::{
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 
 /// The numbers of names and contents. They stay the same from one compilation to the next.
 #[derive(Clone, Default)]
@@ -471,7 +472,7 @@ impl<'a> Compiler<'a> {
         let compiled = Network {
             vrf,
             name: network.name.as_str().into(),
-            gateways: network.gateways.clone(),
+            gateways: gateways(network),
             vni: network.vni,
             learning: network.learning,
             mtu: self.index.network_mtu(&network.name),
@@ -497,7 +498,12 @@ impl<'a> Compiler<'a> {
             },
             wire,
             routed_outside: network.routed_outside,
-            services: Services { dhcp: network.dhcp, ra: network.ra, dns: network.dns },
+            services: Services {
+                dhcp: network.dhcp,
+                ra: network.ra,
+                dns: network.dns,
+                metadata: network.metadata,
+            },
         };
         self.out.networks.insert(vrf, compiled);
         if let Some(label) = self.index.network_label(network) {
@@ -714,3 +720,10 @@ pub(crate) fn made_up_mac(host: &str, wire: &str) -> Mac {
 
 #[cfg(test)]
 mod tests;
+
+/// Returns a network's gateways, with the addresses where metadata is asked for.
+fn gateways(network: &config::Network) -> Vec<IpNet> {
+    let has = |other: &IpAddr| network.gateways.iter().any(|net| net.addr().is_ipv4() == other.is_ipv4());
+    let asked = Services::METADATA.iter().filter(|addr| network.metadata && has(addr));
+    network.gateways.iter().copied().chain(asked.map(|addr| IpNet::from(*addr))).collect()
+}

@@ -1,7 +1,7 @@
 //! Describes for people what changes from one set of objects to the next.
 
 use crate::owner::Changed;
-use config::Object;
+use config::{Object, UserData};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectChange {
@@ -33,8 +33,13 @@ fn details(old: &Object, new: &Object) -> Vec<String> {
     keys.sort();
     keys.dedup();
     let text = |value: Option<&toml::Value>| value.map_or("(none)".to_owned(), ToString::to_string);
+    // The user data of a guest may hold secrets.
+    let shown = |key: &str, value: Option<&toml::Value>| match value.and_then(toml::Value::as_str) {
+        Some(data) if key == "user_data" => UserData::hidden(data),
+        _ => text(value),
+    };
     keys.into_iter()
         .filter(|key| old.get(*key) != new.get(*key))
-        .map(|key| format!("{key}: {} -> {}", text(old.get(key)), text(new.get(key))))
+        .map(|key| format!("{key}: {} -> {}", shown(key, old.get(key)), shown(key, new.get(key))))
         .collect()
 }

@@ -93,6 +93,29 @@ fn missing(text: impl AsRef<str>) -> Status {
 }
 
 impl Service {
+    /// Exports the configuration; with secrets for who may see them.
+    async fn exported(&self, request: Request<v1::ExportRequest>, may_see: bool) -> Reply<v1::ExportReply> {
+        let (user, answers) = (peer(&request).uid, self.answers.clone());
+        let work = move |core: &Core| {
+            let view = core.view();
+            let held = answers.hold(user, view.objects.len() * EXPORTED)?;
+            let export = |most, send: &mut lists::Send<'_, _>| lists::export(&view, may_see, most, send);
+            Ok((lists::whole("StreamExport", export)?, held))
+        };
+        self.blocking(work).await.map(held)
+    }
+
+    fn exported_in_parts(
+        &self,
+        request: Request<v1::ExportRequest>,
+        may_see: bool,
+    ) -> Reply<Streamed<v1::ExportReply>> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let make =
+            move |view: &View, send: &mut lists::Send<'_, _>| lists::export(view, may_see, lists::PART, send);
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
+    }
+
     fn view(&self) -> Arc<View> {
         self.core.view()
     }
@@ -296,13 +319,7 @@ impl Viaduct for Service {
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Reply<v1::ExportReply> {
-        let (user, answers) = (peer(&request).uid, self.answers.clone());
-        let work = move |core: &Core| {
-            let view = core.view();
-            let held = answers.hold(user, view.objects.len() * EXPORTED)?;
-            Ok((lists::whole("StreamExport", |most, send| lists::export(&view, most, send))?, held))
-        };
-        self.blocking(work).await.map(held)
+        self.exported(request, true).await
     }
 
     async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
@@ -331,9 +348,7 @@ impl Viaduct for Service {
     type StreamExportStream = Streamed<v1::ExportReply>;
 
     async fn stream_export(&self, request: Request<v1::ExportRequest>) -> Reply<Self::StreamExportStream> {
-        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
-        let make = |view: &View, send: &mut lists::Send<'_, _>| lists::export(view, lists::PART, send);
-        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
+        self.exported_in_parts(request, true)
     }
 
     type StreamTableStream = Streamed<v1::TableReply>;

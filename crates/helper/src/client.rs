@@ -169,8 +169,8 @@ impl Helper {
     ///
     /// # Errors
     /// As for [`crate::resolver`]; or the file names no such resolver.
-    pub fn resolver(&self, server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
-        Ok(one(self.descriptors(&Request::Resolver { server, number }, &[])?)?)
+    pub fn resolver(&self, server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<OwnedFd> {
+        Ok(one(self.descriptors(&Request::Resolver { server, number, by_tcp }, &[])?)?)
     }
 
     /// Opens the daemon's configuration file for reading.

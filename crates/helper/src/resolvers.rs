@@ -2,6 +2,7 @@
 //! others, whatever its guests ask.
 
 use crate::request::Refusal;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::fmt;
 use std::fs::Metadata;
@@ -43,13 +44,13 @@ impl Resolvers {
         &self,
         config: &Path,
         server: Option<IpAddr>,
-        number: u8,
+        (number, by_tcp): (u8, bool),
     ) -> Result<OwnedFd, Refusal> {
         match server {
             Some(server) if !self.is_named(config, server)? => Err(Refusal::new(format!(
                 "{server}: the daemon's file names no such resolver; add it to `resolvers` of a network there"
             ))),
-            _ => Ok(resolver(server, number)?),
+            _ => Ok(resolver(server, number, by_tcp)?),
         }
     }
 
@@ -75,12 +76,12 @@ fn stamp(of: &Metadata) -> Stamp {
     (of.dev(), of.ino(), of.len(), (of.mtime(), of.mtime_nsec()))
 }
 
-/// Returns a socket that exchanges datagrams with a resolver: with this one, or else with the one of this number among
-/// those of the host.
+/// Returns a socket that exchanges datagrams with a resolver, or `by_tcp` one that is connecting: with this one, or else
+/// with the one of this number among those of the host.
 ///
 /// # Errors
 /// There is none of this number, or no way to it.
-pub fn resolver(server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
+pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<OwnedFd> {
     let server = match server {
         Some(server) => server,
         None => {
@@ -91,9 +92,12 @@ pub fn resolver(server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
         }
     };
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    connect(&socket, &SocketAddr::new(server, PORT))?;
-    Ok(socket)
+    let kind = if by_tcp { SocketType::STREAM } else { SocketType::DGRAM };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    match connect(&socket, &SocketAddr::new(server, PORT)) {
+        Err(error) if error != Errno::INPROGRESS => Err(error.into()),
+        _ => Ok(socket),
+    }
 }
 
 /// Returns the resolvers that the text of resolv.conf names.
@@ -117,12 +121,17 @@ mod tests {
         std::fs::write(&file, "127.0.0.1").unwrap();
         let resolvers = Resolvers::new(|text| text.split(',').filter_map(|word| word.parse().ok()).collect());
         let [one, other] = ["127.0.0.1", "127.0.0.2"].map(|addr| Some(addr.parse().unwrap()));
-        assert!(resolvers.connect(&file, one, 0).is_ok());
-        assert!(resolvers.connect(&file, other, 0).unwrap_err().text.contains("names no such resolver"));
+        assert!(resolvers.connect(&file, one, (0, false)).is_ok());
+        assert!(
+            resolvers.connect(&file, other, (0, false)).unwrap_err().text.contains("names no such resolver")
+        );
         std::fs::write(&file, "127.0.0.2,::1").unwrap();
-        assert!(resolvers.connect(&file, one, 0).is_err() && resolvers.connect(&file, other, 0).is_ok());
+        assert!(
+            resolvers.connect(&file, one, (0, false)).is_err()
+                && resolvers.connect(&file, other, (0, false)).is_ok()
+        );
         std::fs::remove_file(&file).unwrap();
-        assert!(resolvers.connect(&file, other, 0).is_err());
+        assert!(resolvers.connect(&file, other, (0, false)).is_err());
     }
 
     #[test]

@@ -252,8 +252,8 @@ impl Server {
             Request::Peer { address, password } => {
                 return given(vec![self.peers.connect(*address, password.as_deref())?]);
             }
-            Request::Resolver { server, number } => {
-                return given(vec![self.resolvers.connect(&self.config, *server, *number)?]);
+            Request::Resolver { server, number, by_tcp } => {
+                return given(vec![self.resolvers.connect(&self.config, *server, (*number, *by_tcp))?]);
             }
             Request::Owner { names } => {
                 let (user, group) = sandbox::lookup(names).map_err(Refusal::new)?;

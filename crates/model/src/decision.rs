@@ -62,6 +62,8 @@ pub enum Service {
     Router,
     /// DNS.
     Dns,
+    /// Metadata of guests, by HTTP.
+    Metadata,
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:

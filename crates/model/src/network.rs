@@ -3,7 +3,7 @@
 use crate::{Action, NexthopId, VifId, Vrf};
 use ipnet::IpNet;
 use packet::Mac;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// MAC of every gateway (the first of VRRP's range, as Tungsten Fabric uses it): never learned, never flooded.
@@ -53,6 +53,17 @@ pub struct Services {
     pub ra: bool,
     /// Names, by DNS (RFC 1035) at the gateways' addresses.
     pub dns: bool,
+    /// Metadata, by HTTP at [`Services::METADATA`].
+    pub metadata: bool,
+}
+
+impl Services {
+    /// The addresses where metadata is asked for. In a network with metadata they are among the gateways', as far as it
+    /// has others of the family.
+    pub const METADATA: [IpAddr; 2] = [
+        IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    ];
 }
 
 /// Properties of the paths that a network's TCP connections take.

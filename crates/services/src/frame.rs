@@ -1,4 +1,4 @@
-//! Frames: UDP datagrams and ICMPv6.
+//! Frames: UDP datagrams, ICMPv6, and the way back to a client.
 
 use crate::{Binding, Plan, Refused};
 use packet::build::{Ipv4, Ipv6, ethernet, ipv4, ipv6, udp};
@@ -49,7 +49,8 @@ pub(crate) struct Back {
 
 impl Back {
     pub(crate) fn of(headers: &Headers) -> Result<Self, Refused> {
-        let (Some(eth), Some(ip), L4::Udp { src, dst }) = (&headers.eth, headers.ip(), headers.l4) else {
+        let (Some(eth), Some(ip)) = (&headers.eth, headers.ip()) else { return Err(Refused::Malformed) };
+        let (L4::Udp { src, dst } | L4::Tcp { src, dst, .. }) = headers.l4 else {
             return Err(Refused::Malformed);
         };
         Ok(Self { macs: (eth.dst, eth.src), addresses: (ip.dst, ip.src), ports: (dst, src) })
@@ -59,6 +60,30 @@ impl Back {
     pub(crate) fn room(&self, mtu: u16) -> usize {
         let headers = if self.addresses.0.is_ipv4() { proto::IPV4_LEN } else { proto::IPV6_LEN };
         usize::from(mtu).saturating_sub(headers + proto::UDP_LEN)
+    }
+
+    /// Returns the address of the gateway.
+    pub(crate) fn own(&self) -> IpAddr {
+        self.addresses.0
+    }
+
+    /// Returns the MAC of the guest.
+    pub(crate) fn mac(&self) -> Mac {
+        self.macs.1
+    }
+
+    /// Returns the ports of the gateway and the guest.
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        self.ports
+    }
+
+    /// Returns the frame with an IP packet to the guest.
+    pub(crate) fn framed(&self, packet: &[u8]) -> Result<Vec<u8>, Refused> {
+        let kind = if self.addresses.0.is_ipv4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };
+        let mut frame = vec![0; proto::ETHERNET_LEN];
+        ethernet(&mut frame, self.macs.1, self.macs.0, kind).map_err(|_| Refused::Malformed)?;
+        frame.extend_from_slice(packet);
+        Ok(frame)
     }
 
     /// Returns the frame of an answer.

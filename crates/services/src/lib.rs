@@ -1,4 +1,5 @@
-//! Services of networks for their guests: addresses, by DHCP and DHCPv6, router advertisements, and names, by DNS.
+//! Services of networks for their guests: addresses, by DHCP and DHCPv6, router advertisements, names, by DNS,
+//! and metadata, by HTTP.
 //!
 //! Owns: reading what guests ask, and the answers. Nothing here does I/O: a question is a frame, and so is the answer.
 //! Each guest is answered from the [`Plan`] alone, so nothing that it asks changes what others get; what is for
@@ -13,9 +14,11 @@ mod dhcp;
 mod dhcpv6;
 mod dns;
 mod frame;
+mod metadata;
 mod plan;
 mod refused;
 mod router;
+mod tcp;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
@@ -30,11 +33,16 @@ use packet::{Headers, L4, Mac, proto};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tcp::{Connections, Results, Talk};
 
 /// The services of all networks.
 #[derive(Debug, Default)]
 pub struct Services {
     state: Mutex<State>,
+    /// Locked before the state, never after it.
+    connections: Mutex<Connections>,
+    tokens: metadata::Tokens,
 }
 
 #[derive(Debug, Default)]
@@ -87,8 +95,16 @@ impl Inquirer {
 impl Services {
     /// Serves by this plan from now on.
     pub fn follow(&self, plan: Plan) {
+        let mut connections = self.connections();
         let mut state = self.lock();
         let before = state.plan.clone();
+        let place = |plan: &Plan, number: u16| {
+            let its = plan.bindings.get(&number);
+            its.map(|its| {
+                (its.guest.clone(), its.network.name.clone(), its.network.dns, its.network.metadata)
+            })
+        };
+        connections.keep(|number| place(&before, number) == place(&plan, number));
         let same = |number: &u16| {
             let guest = |plan: &Plan| plan.bindings.get(number).map(|its| its.guest.clone());
             guest(&before) == guest(&plan) && plan.bindings.get(number).is_some_and(|its| its.learns)
@@ -102,19 +118,31 @@ impl Services {
         state.plan = Arc::new(plan);
     }
 
-    /// Returns the answer to a guest's frame, if there is one. `guest`: the number of its interface; `now`: seconds
-    /// after any begin.
-    pub fn answer(&self, guest: u16, frame: &[u8], now: u64) -> Option<Answer> {
+    /// Returns the answers to a guest's frame. `guest`: the number of its interface; `now`: the time after any begin.
+    pub fn answer(&self, guest: u16, frame: &[u8], now: Duration) -> Vec<Answer> {
         let (plan, learnt) = {
             let state = self.lock();
             (state.plan.clone(), state.learnt.get(&guest).copied())
         };
-        let binding = plan.bindings.get(&guest)?;
+        let Some(binding) = plan.bindings.get(&guest) else { return Vec::new() };
         let known =
             learnt.filter(|_| binding.learns).map(|mac| Binding { mac: Some(mac), ..binding.clone() });
         let answer = match answer(&plan, known.as_ref().unwrap_or(binding), frame) {
+            Ok(Outcome::Segment(headers)) => {
+                let result = self.segment(&plan, (guest, binding), (frame, &headers), now);
+                return result.unwrap_or_else(|refused| {
+                    self.lock().counts.count(&binding.network.name, Err(&refused));
+                    Vec::new()
+                });
+            }
             Ok(Outcome::Inquire(inquiry)) => {
-                return self.inquire(binding, Inquiry { number: guest, ..inquiry }, now);
+                return match self.inquire(binding, Inquiry { number: guest, ..inquiry }, now) {
+                    Inquired::Known(back, message) => {
+                        back.frame(&message).map(Answer::Frame).into_iter().collect()
+                    }
+                    Inquired::Unknown(inquiry) => vec![Answer::Inquiry(inquiry)],
+                    Inquired::Refused => Vec::new(),
+                };
             }
             Ok(Outcome::Answer(frame)) => Ok(Some(frame)),
             Ok(Outcome::Nothing) => Ok(None),
@@ -125,42 +153,135 @@ impl Services {
             state.learnt.entry(guest).or_insert(mac);
         }
         state.counts.count(&binding.network.name, answer.as_ref().map(Option::is_some));
-        answer.ok().flatten().map(Answer::Frame)
+        answer.ok().flatten().map(Answer::Frame).into_iter().collect()
+    }
+
+    /// Takes a segment of a TCP connection.
+    fn segment(
+        &self,
+        plan: &Arc<Plan>,
+        (number, guest): (u16, &Binding),
+        (frame, headers): (&[u8], &Headers),
+        now: Duration,
+    ) -> Result<Vec<Answer>, Refused> {
+        let is_dns = headers.ports().1 == dns::SERVER;
+        let talk = |back| -> Box<dyn Talk> {
+            if is_dns {
+                return Box::new(dns::Stream::default());
+            }
+            Box::new(metadata::Exchange::new(plan.clone(), number, back, self.tokens.clone()))
+        };
+        let mut connections = self.connections();
+        let mut results = Results::default();
+        connections.take((number, guest), (frame, headers), now, talk, &mut results)?;
+        let answers = self.settle(plan, &mut connections, results, now);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// Answers the questions that came by TCP, or says whom to ask; returns also what is to be sent, with the numbers
+    /// of interfaces.
+    fn settle(
+        &self,
+        plan: &Plan,
+        connections: &mut Connections,
+        mut results: Results,
+        now: Duration,
+    ) -> Vec<(u16, Answer)> {
+        let mut all = Vec::new();
+        while let Some(question) = results.questions.pop() {
+            let number = question.from.0;
+            let Some(guest) = plan.bindings.get(&number) else { continue };
+            let way = (question.back, Some(question.from.1));
+            let message = match dns::answer(plan, guest, way, &question.message) {
+                Ok(dns::Outcome::Answer(message)) => {
+                    results.outcomes.push((number, Ok(())));
+                    message
+                }
+                Ok(dns::Outcome::Inquire(inquiry)) => {
+                    match self.inquire(guest, Inquiry { number, ..inquiry }, now) {
+                        Inquired::Known(_, message) => message,
+                        Inquired::Unknown(inquiry) => {
+                            all.push((number, Answer::Inquiry(inquiry)));
+                            continue;
+                        }
+                        Inquired::Refused => Vec::new(),
+                    }
+                }
+                Err(refused) => {
+                    results.outcomes.push((number, Err(refused)));
+                    Vec::new()
+                }
+            };
+            connections.deliver(question.from, &message, now, &mut results);
+        }
+        let mut state = self.lock();
+        for (number, outcome) in &results.outcomes {
+            if let Some(guest) = plan.bindings.get(number) {
+                state.counts.count(&guest.network.name, outcome.as_ref().map(|()| true));
+            }
+        }
+        all.extend(results.frames.into_iter().map(|(number, frame)| (number, Answer::Frame(frame))));
+        all
+    }
+
+    /// Returns what is due on connections at a time, with the numbers of interfaces; see [`Services::waits`].
+    pub fn tick(&self, now: Duration) -> Vec<(u16, Answer)> {
+        let mut connections = self.connections();
+        let plan = self.lock().plan.clone();
+        let mut results = Results::default();
+        connections.tick(now, &mut results);
+        self.settle(&plan, &mut connections, results, now)
+    }
+
+    /// Returns whether there are connections, so that [`Services::tick`] is to be called every 50 ms.
+    pub fn waits(&self) -> bool {
+        !self.connections().is_empty()
     }
 
     /// Returns the answer to an inquiry, if it is known, or has it made.
-    fn inquire(&self, guest: &Binding, inquiry: Inquiry, now: u64) -> Option<Answer> {
+    fn inquire(&self, guest: &Binding, inquiry: Inquiry, now: Duration) -> Inquired {
         let mut state = self.lock();
+        let now = now.as_secs();
         let kept = state.cache.get(&inquiry, now).and_then(|kept| inquiry.passed_on(&kept));
         if let Some(kept) = kept {
-            let frame = inquiry.back.frame(&kept);
-            state.counts.count(&guest.network.name, frame.as_ref().map(|_| true));
-            return frame.ok().map(Answer::Frame);
+            state.counts.count(&guest.network.name, Ok(true));
+            return Inquired::Known(inquiry.back, kept);
         }
         if !state.inquirers.entry(guest.guest.clone()).or_default().may_ask(now) {
             state.counts.count(&guest.network.name, Err(&Refused::TooMany));
-            return None;
+            return Inquired::Refused;
         }
-        Some(Answer::Inquiry(Box::new(inquiry)))
+        Inquired::Unknown(Box::new(inquiry))
     }
 
-    /// Ends an inquiry with the answer of a resolver, or without, and returns the number of the guest's interface and
-    /// the frame for it, if the guest is still there.
-    pub fn resolved(&self, inquiry: &Inquiry, response: Option<&[u8]>, now: u64) -> Option<(u16, Vec<u8>)> {
+    /// Ends an inquiry with the answer of a resolver, or without, and returns what follows for the guest, if it is
+    /// still there, with the number of its interface.
+    pub fn resolved(&self, inquiry: &Inquiry, response: Option<&[u8]>, now: Duration) -> Vec<(u16, Answer)> {
+        let mut connections = self.connections();
         let mut state = self.lock();
         if let Some(its) = state.inquirers.get_mut(&inquiry.guest) {
             its.waiting = its.waiting.saturating_sub(1);
         }
         let is_its = |its: &&Binding| its.guest == inquiry.guest && its.network.name == inquiry.network;
-        state.plan.bindings.get(&inquiry.number).filter(is_its)?;
+        if state.plan.bindings.get(&inquiry.number).filter(is_its).is_none() {
+            return Vec::new();
+        }
         if let Some(response) = response {
-            state.cache.put(inquiry, response, now);
+            state.cache.put(inquiry, response, now.as_secs());
         }
         let passed_on = response.and_then(|response| inquiry.passed_on(response));
         let outcome = passed_on.as_ref().map(|_| true).ok_or(Refused::NoResolver);
         state.counts.count(&inquiry.network, outcome.as_ref().copied());
-        let frame = inquiry.back.frame(&passed_on.unwrap_or_else(|| inquiry.failed()));
-        Some((inquiry.number, frame.ok()?))
+        let message = passed_on.unwrap_or_else(|| inquiry.failed());
+        let plan = state.plan.clone();
+        drop(state);
+        let Some(connection) = inquiry.connection else {
+            let frame = inquiry.back.frame(&message);
+            return frame.into_iter().map(|frame| (inquiry.number, Answer::Frame(frame))).collect();
+        };
+        let mut results = Results::default();
+        connections.deliver((inquiry.number, connection), &message, now, &mut results);
+        self.settle(&plan, &mut connections, results, now)
     }
 
     /// Returns the MACs of guests that had none when they were first answered by DHCP, by the guests' names.
@@ -204,6 +325,10 @@ impl Services {
         self.lock().counts.clone()
     }
 
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -222,12 +347,23 @@ fn resolvers(plan: &Plan) -> BTreeMap<&str, &[IpAddr]> {
     networks.map(|network| (network.name.as_str(), &network.resolvers[..])).collect()
 }
 
+/// The result of a question to others.
+enum Inquired {
+    /// It is known: this message goes back.
+    Known(Back, Vec<u8>),
+    Unknown(Box<Inquiry>),
+    /// The guest asks too much.
+    Refused,
+}
+
 /// The result of a question, before others are asked.
 enum Outcome {
     /// It has no answer.
     Nothing,
     Answer(Vec<u8>),
     Inquire(Inquiry),
+    /// It is a segment of TCP to a service.
+    Segment(Box<Headers>),
 }
 
 impl From<Option<Vec<u8>>> for Outcome {
@@ -253,10 +389,16 @@ fn answer(plan: &Plan, guest: &Binding, frame: &[u8]) -> Result<Outcome, Refused
         }
         (L4::Udp { dst: dns::SERVER, .. }, _) if guest.network.dns => {
             let back = Back::of(&headers)?;
-            match dns::answer(plan, guest, back, Datagram::read(frame, &headers)?.payload)? {
+            match dns::answer(plan, guest, (back, None), Datagram::read(frame, &headers)?.payload)? {
                 dns::Outcome::Answer(message) => back.frame(&message).map(Outcome::Answer),
                 dns::Outcome::Inquire(inquiry) => Ok(Outcome::Inquire(inquiry)),
             }
+        }
+        (L4::Tcp { dst: dns::SERVER, .. }, _) if guest.network.dns => Ok(Outcome::Segment(Box::new(headers))),
+        (L4::Tcp { dst: metadata::SERVER, .. }, _)
+            if guest.network.metadata && metadata::ADDRESSES.contains(&ip.dst) =>
+        {
+            Ok(Outcome::Segment(Box::new(headers)))
         }
         _ => Err(Refused::Malformed),
     }

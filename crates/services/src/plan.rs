@@ -28,6 +28,10 @@ pub struct Binding {
     pub addresses: Vec<IpAddr>,
     /// The guest's own name, if it is one that a host can have.
     pub hostname: Option<String>,
+    /// The guest's user data, for programs as cloud-init.
+    pub user_data: Option<Arc<str>>,
+    /// The public keys by which users may log in.
+    pub ssh_keys: Vec<String>,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// The network.
@@ -49,6 +53,8 @@ pub struct Network {
     pub ra: bool,
     /// Whether the gateway resolves names.
     pub dns: bool,
+    /// Whether guests get their metadata by HTTP.
+    pub metadata: bool,
     /// Servers that resolve names: guests ask them, or with `dns` the gateway does.
     pub resolvers: Vec<IpAddr>,
     /// DHCP's further settings.

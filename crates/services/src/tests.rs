@@ -1,6 +1,7 @@
 //! Answers to well-behaved and hostile guests.
 
 mod dns;
+mod tcp;
 
 use crate::frame::{Datagram, End, datagram, datagram6};
 use crate::{Answer, Binding, DhcpOptions, Key, Network, Plan, Route, Services};
@@ -9,8 +10,10 @@ use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
 use dhcproto::v6;
 use dhcproto::{Decodable, Decoder, Encodable};
 use packet::{Headers, Mac};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const GATEWAY: Mac = Mac([0, 0, 0x5e, 0, 1, 0]);
@@ -29,6 +32,7 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
         dhcp: true,
         ra: true,
         dns: false,
+        metadata: false,
         domain: Some("blue.internal".to_owned()),
         resolvers: vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()],
         options,
@@ -39,6 +43,8 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
         learns: false,
         addresses: vec!["fd00:1::7".parse().unwrap(), OWN.into()],
         hostname: Some("vm1".to_owned()),
+        user_data: None,
+        ssh_keys: Vec::new(),
         mtu,
         network: Arc::new(network),
     };
@@ -77,7 +83,7 @@ fn ask(services: &Services, message: &Message) -> Option<(Mac, IpAddr, Message)>
 
 /// Returns the frame that answers a question.
 fn answer(services: &Services, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
-    match services.answer(guest, frame, 0)? {
+    match services.answer(guest, frame, Duration::ZERO).into_iter().next()? {
         Answer::Frame(frame) => Some(frame),
         Answer::Inquiry(_) => None,
     }
@@ -372,6 +378,7 @@ enum Step {
     Changed6 { kind: u8, wished: Vec<u8>, at: u16, to: u8 },
     Changed { kind: u8, ciaddr: [u8; 4], requested: Option<[u8; 4]>, at: u16, to: u8 },
     Dns { message: Vec<u8>, response: Vec<u8>, changed: Option<(u8, u8)> },
+    Segments(Vec<tcp::Segment>),
     Plan { mtu: u16, search: u8 },
 }
 
@@ -403,6 +410,7 @@ impl Step {
             Self::Dns { message, response, changed } => {
                 return dns::hostile(services, message, response, changed);
             }
+            Self::Segments(segments) => return tcp::hostile(segments),
             Self::Plan { mtu, search } => {
                 let search = (0..search).map(|n| format!("{n}.example")).collect();
                 return services

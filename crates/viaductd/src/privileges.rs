@@ -76,10 +76,10 @@ impl Privileges {
     ///
     /// # Errors
     /// As for [`helper::resolver`]; or the file names no such resolver.
-    pub fn resolver(&self, server: Option<IpAddr>, number: u8) -> io::Result<OwnedFd> {
+    pub fn resolver(&self, server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<OwnedFd> {
         match &self.helper {
-            Some(helper) => helper.resolver(server, number),
-            None => helper::resolver(server, number),
+            Some(helper) => helper.resolver(server, number, by_tcp),
+            None => helper::resolver(server, number, by_tcp),
         }
     }
 

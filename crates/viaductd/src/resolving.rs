@@ -3,12 +3,13 @@
 use crate::privileges::Privileges;
 use engine::Engine;
 use model::VifId;
-use services::{Inquiry, Services};
+use services::{Answer, Inquiry, Services};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -56,20 +57,33 @@ impl Resolving {
             while let Some(inquiry) = inquiries.recv().await {
                 let (place, all) = (places.clone().try_acquire_owned().ok(), self.clone());
                 tokio::spawn(async move {
-                    let response = if place.is_some() { all.ask(&inquiry).await } else { None };
-                    all.answer(&inquiry, response);
+                    let mut asked = vec![inquiry];
+                    // By TCP, a client may have asked something else meanwhile.
+                    while let Some(inquiry) = asked.pop() {
+                        let response = if place.is_some() { all.ask(&inquiry).await } else { None };
+                        asked.extend(all.answer(&inquiry, response));
+                    }
                 });
             }
         });
     }
 
-    fn answer(&self, inquiry: &Inquiry, response: Option<Vec<u8>>) {
-        let now = self.began.elapsed().as_secs();
-        let Some((guest, frame)) = self.services.resolved(inquiry, response.as_deref(), now) else { return };
-        let Some(engine) = self.engine.upgrade() else { return };
-        if !engine.answer(VifId(guest), frame, None) {
-            self.services.lost(guest);
+    /// Sends the answer to the guest, and returns what else it asks.
+    fn answer(&self, inquiry: &Inquiry, response: Option<Vec<u8>>) -> Vec<Box<Inquiry>> {
+        let answers = self.services.resolved(inquiry, response.as_deref(), self.began.elapsed());
+        let Some(engine) = self.engine.upgrade() else { return Vec::new() };
+        let mut more = Vec::new();
+        for (guest, answer) in answers {
+            match answer {
+                Answer::Inquiry(inquiry) => more.push(inquiry),
+                Answer::Frame(frame) => {
+                    if !engine.answer(VifId(guest), frame, None) {
+                        self.services.lost(guest);
+                    }
+                }
+            }
         }
+        more
     }
 
     /// Asks one resolver after the other.
@@ -78,8 +92,9 @@ impl Resolving {
             if inquiry.servers.is_empty() { MOST_SERVERS } else { inquiry.servers.len().min(MOST_SERVERS) };
         for number in (0..servers).cycle().take(ROUNDS * servers) {
             let (server, privileges) = (inquiry.servers.get(number).copied(), self.privileges.clone());
-            let number = u8::try_from(number).unwrap_or_default();
-            let opened = tokio::task::spawn_blocking(move || privileges.resolver(server, number)).await;
+            let (number, by_tcp) = (u8::try_from(number).unwrap_or_default(), inquiry.is_by_tcp());
+            let open = move || privileges.resolver(server, number, by_tcp);
+            let opened = tokio::task::spawn_blocking(open).await;
             match opened {
                 Ok(Ok(socket)) => {
                     if let Some(response) = exchange(socket, inquiry).await {
@@ -96,19 +111,39 @@ impl Resolving {
 
 /// Sends the question by a socket of its own, and returns the answer.
 async fn exchange(socket: OwnedFd, inquiry: &Inquiry) -> Option<Vec<u8>> {
+    let exchanged = async {
+        match inquiry.is_by_tcp() {
+            true => by_tcp(socket, inquiry).await,
+            false => by_udp(socket, inquiry).await,
+        }
+    };
+    timeout(PATIENCE, exchanged).await.ok().flatten()
+}
+
+/// Exchanges messages with their length before them (RFC 7766, 8).
+async fn by_tcp(socket: OwnedFd, inquiry: &Inquiry) -> Option<Vec<u8>> {
+    let mut socket = TcpStream::from_std(socket.into()).ok()?;
+    let id = RandomState::new().hash_one(&inquiry.servers) as u16;
+    let query = inquiry.query(id);
+    let len = u16::try_from(query.len()).ok()?.to_be_bytes();
+    socket.writable().await.ok()?;
+    socket.write_all(&[&len[..], &query].concat()).await.ok()?;
+    let mut bytes = vec![0; usize::from(socket.read_u16().await.ok()?)];
+    socket.read_exact(&mut bytes).await.ok()?;
+    inquiry.is_answered_by(id, &bytes).then_some(bytes)
+}
+
+async fn by_udp(socket: OwnedFd, inquiry: &Inquiry) -> Option<Vec<u8>> {
     let socket = UdpSocket::from_std(socket.into()).ok()?;
     // By a key of the kernel's random numbers.
     let id = RandomState::new().hash_one(&inquiry.servers) as u16;
     socket.send(&inquiry.query(id)).await.ok()?;
-    let answer = async {
-        let mut bytes = vec![0; LONGEST];
-        loop {
-            let len = socket.recv(&mut bytes).await.ok()?;
-            if inquiry.is_answered_by(id, &bytes[..len]) {
-                bytes.truncate(len);
-                return Some(bytes);
-            }
+    let mut bytes = vec![0; LONGEST];
+    loop {
+        let len = socket.recv(&mut bytes).await.ok()?;
+        if inquiry.is_answered_by(id, &bytes[..len]) {
+            bytes.truncate(len);
+            return Some(bytes);
         }
-    };
-    timeout(PATIENCE, answer).await.ok().flatten()
+    }
 }

@@ -11,8 +11,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// How often the thread looks whether advertisements are due.
+/// How often the thread looks whether advertisements are due, and connections of guests have something to do.
 const SECOND: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(50);
 
 /// Starts the threads that answer guests, and returns what they answer by.
 pub fn start(forwarder: &Forwarder, privileges: &Privileges) -> Arc<Services> {
@@ -24,7 +25,7 @@ pub fn start(forwarder: &Forwarder, privileges: &Privileges) -> Arc<Services> {
         let outside = resolving.start();
         let thread = std::thread::Builder::new().name("services".into());
         if let Err(error) = thread.spawn(move || serve(&services, &questions, &engine, &outside, began)) {
-            tracing::error!("networks answer no DHCP and no DNS: {error}");
+            tracing::error!("networks answer no DHCP, no DNS and no metadata: {error}");
         }
     }
     services
@@ -38,31 +39,39 @@ fn serve(
     outside: &UnboundedSender<Box<Inquiry>>,
     began: Instant,
 ) {
-    let mut told = 0;
+    let (mut told, mut ticked) = (0, Duration::ZERO);
     loop {
-        let asked = match questions.recv_timeout(SECOND) {
+        let asked = match questions.recv_timeout(if services.waits() { TICK } else { SECOND }) {
             Ok(asked) => Some(asked),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let now = began.elapsed().as_secs();
-        let answer = asked.and_then(|Asked { guest, frame, place, .. }| {
-            match services.answer(guest.0, &frame, now)? {
-                Answer::Frame(frame) => Some((guest.0, frame, Some(place))),
+        let now = began.elapsed();
+        let (mut answers, mut place) = (Vec::new(), None);
+        if let Some(asked) = asked {
+            let own = services.answer(asked.guest.0, &asked.frame, now);
+            answers.extend(own.into_iter().map(|answer| (asked.guest.0, answer)));
+            place = Some(asked.place);
+        }
+        if now.saturating_sub(ticked) >= TICK {
+            ticked = now;
+            answers.extend(services.tick(now));
+        }
+        let unasked = services.due((std::mem::replace(&mut told, now.as_secs()), now.as_secs()));
+        answers.extend(unasked.into_iter().map(|(guest, frame)| (guest, Answer::Frame(frame))));
+        let Some(engine) = engine.upgrade() else { return };
+        for (guest, answer) in answers {
+            match answer {
+                Answer::Frame(frame) => {
+                    if !engine.answer(VifId(guest), frame, place.take()) {
+                        services.lost(guest);
+                    }
+                }
                 Answer::Inquiry(inquiry) => {
                     if let Err(error) = outside.send(inquiry) {
                         services.resolved(&error.0, None, now);
                     }
-                    None
                 }
-            }
-        });
-        let unasked = services.due((std::mem::replace(&mut told, now), now));
-        let unasked = unasked.into_iter().map(|(guest, frame)| (guest, frame, None));
-        let Some(engine) = engine.upgrade() else { return };
-        for (guest, frame, place) in answer.into_iter().chain(unasked) {
-            if !engine.answer(VifId(guest), frame, place) {
-                services.lost(guest);
             }
         }
     }

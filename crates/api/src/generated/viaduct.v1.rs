@@ -201,6 +201,9 @@ pub struct Network {
     /// Whether the gateway resolves names.
     #[prost(bool, optional, tag = "26")]
     pub dns: ::core::option::Option<bool>,
+    /// Whether guests get their metadata by HTTP at 169.254.169.254 and fd00:ec2::254.
+    #[prost(bool, optional, tag = "28")]
+    pub metadata: ::core::option::Option<bool>,
 }
 /// What DHCP tells guests besides addresses and names.
 #[allow(clippy::all)]
@@ -340,6 +343,13 @@ pub struct Guest {
     /// Its own name; absent: `name`.
     #[prost(string, optional, tag = "32")]
     pub hostname: ::core::option::Option<::prost::alloc::string::String>,
+    /// Its user data, for programs as cloud-init: the text itself, 64 KiB at most. The socket of readers gives its
+    /// length in place of it.
+    #[prost(string, optional, tag = "33")]
+    pub user_data: ::core::option::Option<::prost::alloc::string::String>,
+    /// Public keys by which users may log in.
+    #[prost(string, repeated, tag = "34")]
+    pub ssh_keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Who decides about its packets: vrouter (Viaduct) or ovs (an Open vSwitch). With ovs, it is in no network.
     #[prost(string, optional, tag = "29")]
     pub mode: ::core::option::Option<::prost::alloc::string::String>,

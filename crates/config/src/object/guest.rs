@@ -1,5 +1,6 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
+use super::metadata::{self, UserData};
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
 use super::services;
@@ -155,6 +156,12 @@ pub struct Guest {
     /// The guest's own name; `None`: as the guest's name here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
+    /// The guest's user data, if its network gives guests metadata.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<UserData>,
+    /// Public keys by which users of the guest may log in, as metadata.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ssh_keys: Vec<String>,
     /// Whether programs of the guest may move their TCP connections within this host to memory in common
     /// (`viaduct run`). tap: by the socket in `sockets/` of the run-dir that has the guest's name; vhost: by the
     /// agent in the virtual machine, in the window of its trust.
@@ -246,6 +253,8 @@ impl Guest {
             rdma_trust: r.get("rdma_trust"),
             rdma_limits: r.get("rdma_limits"),
             hostname: r.get("hostname"),
+            user_data: r.get("user_data"),
+            ssh_keys: r.list("ssh_keys"),
             sockets: r.get("sockets").unwrap_or_default(),
             window_mb: r.get("window_mb"),
             window_migrates: r.get("window_migrates").unwrap_or_default(),
@@ -257,6 +266,7 @@ impl Guest {
             guest.rdma.clone_from(&name);
         }
         guest.check_standby(&r);
+        metadata::check(&guest, &r);
         rdma::check(&guest, &r);
         vlan::check(&guest, &r);
         mode::check_guest(&guest, &r);

@@ -1,5 +1,6 @@
 //! `[[network]]` and its parts: static MACs, floods, floating addresses, default action, labels and VNIs.
 
+use super::metadata;
 use super::pool::{self, AddressRange};
 use super::services::{self, DhcpOptions};
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
@@ -56,6 +57,9 @@ pub struct Network {
     /// Whether the gateway resolves names.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dns: bool,
+    /// Whether guests get their metadata by HTTP at 169.254.169.254 and fd00:ec2::254.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub metadata: bool,
     /// The domain of the guests' names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
@@ -211,6 +215,7 @@ impl Network {
         let routed_outside = r.get("routed_outside").unwrap_or(false);
         let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
         let (pool, dns) = (r.list("pool"), r.get("dns").unwrap_or(false));
+        let metadata = r.get("metadata").unwrap_or(false);
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
         let (import, export) = (r.list("import"), r.list("export"));
@@ -246,6 +251,7 @@ impl Network {
                 dhcp,
                 ra,
                 dns,
+                metadata,
                 domain,
                 resolvers,
                 pool,
@@ -262,6 +268,7 @@ impl Network {
         let network = read();
         network.iter().for_each(|network| {
             services::check(network, &r);
+            metadata::check_network(network, &r);
             network.check_snat(&r);
             pool::check(network, &r);
         });

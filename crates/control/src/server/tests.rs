@@ -164,7 +164,31 @@ async fn readers_see_and_change_nothing() {
         assert!(client.rdma(verbs(RdmaTable::Qp)).await.is_ok());
         assert!(refused.iter().all(|status| status.code() == tonic::Code::PermissionDenied), "{refused:?}");
         assert!(refused[0].message().contains("apply needs") && refused[1].message().contains("diff needs"));
-        assert_eq!(client.objects(all).await.unwrap().into_inner().objects, before);
+        assert_eq!(client.objects(all.clone()).await.unwrap().into_inner().objects, before);
+        // They see how long a guest's user data is.
+        let guest = v1::Guest {
+            name: "told".into(),
+            network: "blue".into(),
+            kind: "vhost".into(),
+            user_data: Some("secret".into()),
+            ..v1::Guest::default()
+        };
+        let object = v1::Object { object: Some(v1::object::Object::Guest(guest)) };
+        let mut owner = client_of(api::socket(dir.path())).await;
+        let mut watched = client.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+        owner.add(v1::AddRequest { objects: vec![object] }).await.unwrap();
+        let all = || all.clone();
+        let said = [
+            format!("{:?}", client.objects(all()).await.unwrap().into_inner()),
+            format!(
+                "{:?}",
+                client.stream_objects(all()).await.unwrap().into_inner().message().await.unwrap()
+            ),
+            client.export(v1::ExportRequest {}).await.unwrap().into_inner().toml,
+            format!("{:?}", watched.message().await.unwrap()),
+        ];
+        assert!(said.iter().all(|text| text.contains("(6 bytes)") && !text.contains("secret")), "{said:?}");
+        assert!(owner.export(v1::ExportRequest {}).await.unwrap().into_inner().toml.contains("secret"));
     })
     .await;
 }

@@ -5,7 +5,7 @@ use super::{Held, Streamed, View, convert, users};
 use crate::core::Core;
 use crate::owner::{Owned, Owner};
 use api::v1;
-use config::Kind;
+use config::{Guest, Kind, Object, UserData};
 use prost::Message;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -150,15 +150,34 @@ pub(super) fn objects(
     in_parts(objects, most, |objects| send(v1::ObjectsReply { revision: view.revision, objects }))
 }
 
-/// Writes the configuration in force as a file. A comment names the owner of objects that did not come from
+/// Hides from readers what they may not see of an object.
+pub(super) fn hide(owned: &mut v1::OwnedObject) {
+    if let Some(v1::Object { object: Some(v1::object::Object::Guest(guest)) }) = &mut owned.object {
+        guest.user_data = guest.user_data.as_deref().map(UserData::hidden);
+    }
+}
+
+/// Writes the configuration in force as a file. `may_see`: with the user data of guests. A comment names the owner of objects that did not come from
 /// the file.
-pub(super) fn export(view: &View, most: usize, send: &mut Send<'_, v1::ExportReply>) -> Result<(), Status> {
+pub(super) fn export(
+    view: &View,
+    may_see: bool,
+    most: usize,
+    send: &mut Send<'_, v1::ExportReply>,
+) -> Result<(), Status> {
     let text = |owned: &Owned| {
         let owner = match owned.owner {
             Owner::File => String::new(),
             other => format!("# owner: {}\n", other.name()),
         };
-        format!("\n{owner}{}", owned.object.to_concise_toml())
+        match &owned.object {
+            Object::Guest(guest) if !may_see => {
+                let hidden = |data: &UserData| UserData(UserData::hidden(&data.0).into());
+                let guest = Guest { user_data: guest.user_data.as_ref().map(hidden), ..Guest::clone(guest) };
+                format!("\n{owner}{}", Object::from(guest).to_concise_toml())
+            }
+            object => format!("\n{owner}{}", object.to_concise_toml()),
+        }
     };
     let texts = std::iter::once(view.host.to_toml()).chain(view.objects.in_order().into_iter().map(text));
     in_parts(texts, most, |texts| send(v1::ExportReply { toml: texts.concat() }))

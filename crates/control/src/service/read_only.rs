@@ -1,12 +1,14 @@
 //! The service for clients that may look and not touch.
 
+use super::lists::hide;
 use super::{Reply, Service};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
-use tonic::{Request, Status, Streaming};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Response, Status, Streaming};
 
 /// A [`Service`] that refuses requests which change the host, and those which show tenants' whole packets or
-/// the keys of their memory.
+/// the keys of their memory. It hides the user data of guests.
 pub(crate) struct ReadOnly(pub(crate) Service);
 
 fn refused<T>(what: &str) -> Result<T, Status> {
@@ -50,15 +52,24 @@ impl Viaduct for ReadOnly {
     type WatchStream = <Service as Viaduct>::WatchStream;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
-        self.0.watch(request).await
+        let stream = self.0.watch(request).await?.into_inner();
+        let hidden = stream.map(|reply| {
+            let mut reply = reply?;
+            let objects = reply.differences.iter_mut().filter_map(|difference| difference.object.as_mut());
+            objects.for_each(hide);
+            Ok(reply)
+        });
+        Ok(Response::new(Box::pin(hidden)))
     }
 
     async fn objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<v1::ObjectsReply> {
-        self.0.objects(request).await
+        let mut reply = self.0.objects(request).await?;
+        reply.get_mut().objects.iter_mut().for_each(hide);
+        Ok(reply)
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Reply<v1::ExportReply> {
-        self.0.export(request).await
+        self.0.exported(request, false).await
     }
 
     async fn table(&self, request: Request<v1::TableRequest>) -> Reply<v1::TableReply> {
@@ -68,13 +79,19 @@ impl Viaduct for ReadOnly {
     type StreamObjectsStream = <Service as Viaduct>::StreamObjectsStream;
 
     async fn stream_objects(&self, request: Request<v1::ObjectsRequest>) -> Reply<Self::StreamObjectsStream> {
-        self.0.stream_objects(request).await
+        let stream = self.0.stream_objects(request).await?.into_inner();
+        let hidden = stream.map(|reply| {
+            let mut reply = reply?;
+            reply.objects.iter_mut().for_each(hide);
+            Ok(reply)
+        });
+        Ok(Response::new(Box::pin(hidden)))
     }
 
     type StreamExportStream = <Service as Viaduct>::StreamExportStream;
 
     async fn stream_export(&self, request: Request<v1::ExportRequest>) -> Reply<Self::StreamExportStream> {
-        self.0.stream_export(request).await
+        self.0.exported_in_parts(request, false)
     }
 
     type StreamTableStream = <Service as Viaduct>::StreamTableStream;

@@ -1,14 +1,15 @@
 //! Packets to the services that the host itself gives the guests of a network.
 
 use super::{Frame, Origin};
-use crate::{GATEWAY_MAC, Network, Service, Verdict};
+use crate::{GATEWAY_MAC, Network, Service, Services, Verdict};
 use packet::{Ethernet, Fragment, Ip, L4, Mac, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The ports of DHCP and DNS servers, and the group of DHCPv6 servers of the link.
+/// The ports of DHCP, DNS and HTTP servers, and the group of DHCPv6 servers of the link.
 const DHCP_SERVER: u16 = 67;
 const DHCPV6_SERVER: u16 = 547;
 const DNS_SERVER: u16 = 53;
+const HTTP_SERVER: u16 = 80;
 const DHCPV6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// The group of the link's routers.
 const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
@@ -35,9 +36,13 @@ fn asked(frame: &Frame<'_>, eth: &Ethernet, ip: &Ip) -> Option<Service> {
             };
             (network.services.dhcp && is_asked).then_some(Service::Dhcp)
         }
-        (_, L4::Udp { dst: DNS_SERVER, .. }) => {
+        (_, L4::Udp { dst: DNS_SERVER, .. } | L4::Tcp { dst: DNS_SERVER, .. }) => {
             let is_asked = || frame.is_gateways(eth.dst) && network.is_gateway(ip.dst);
             (network.services.dns && is_asked()).then_some(Service::Dns)
+        }
+        (_, L4::Tcp { dst: HTTP_SERVER, .. }) => {
+            let is_asked = || Services::METADATA.contains(&ip.dst) && frame.is_gateways(eth.dst);
+            (network.services.metadata && is_asked()).then_some(Service::Metadata)
         }
         (IpAddr::V6(DHCPV6_SERVERS), L4::Udp { dst: DHCPV6_SERVER, .. }) => {
             (network.services.dhcp && has_v6()).then_some(Service::Dhcpv6)

@@ -249,6 +249,7 @@ impl Display for Service {
             Self::Dhcpv6 => "dhcpv6",
             Self::Router => "ra",
             Self::Dns => "dns",
+            Self::Metadata => "metadata",
         })
     }
 }

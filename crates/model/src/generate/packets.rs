@@ -153,6 +153,12 @@ fn asked(rng: &mut Rng, own: Mac, src: IpAddr) -> String {
             }
         };
     }
+    if rng.percent(30) {
+        let (dst, port) = (rng.one(&["169.254.169.254", "10.1.1.254"]), rng.one(&[80, 53, 22]));
+        let to = rng.one(&[GATEWAY_MAC, GATEWAY_MAC, own]);
+        let src = if src.is_ipv4() { src.to_string() } else { "10.1.1.1".to_owned() };
+        return format!("eth {own} > {to} / ip4 {src} > {dst} / tcp 40000 > {port} S seq 100");
+    }
     let (to, dst) = rng.one(&[(Mac::BROADCAST, "255.255.255.255"), (GATEWAY_MAC, "10.1.1.254")]);
     let src =
         rng.one(&["0.0.0.0".to_owned(), if src.is_ipv4() { src.to_string() } else { "10.1.1.1".to_owned() }]);

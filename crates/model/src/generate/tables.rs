@@ -228,7 +228,9 @@ fn trunks(rng: &mut Rng, guests: &mut [Vif], vrfs: &[u16]) -> Vec<Vif> {
 fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
     let gateways = [(host4(vrf, 1, 254), 24), (host4(vrf, 2, 254), 24), (host6(vrf, 0xffff), 64)];
     let gateways = gateways.into_iter().filter(|_| rng.percent(75));
-    let gateways = gateways.filter_map(|(addr, len)| IpNet::new(addr, len).ok()).collect();
+    let mut gateways: Vec<IpNet> = gateways.filter_map(|(addr, len)| IpNet::new(addr, len).ok()).collect();
+    let metadata = rng.percent(50);
+    gateways.extend(Services::METADATA.iter().filter(|_| metadata).map(|addr| IpNet::from(*addr)));
     let members = guests.iter().filter(|vif| vif.vrf == Some(Vrf(vrf))).map(|vif| vif.id).collect();
     Network {
         gateways,
@@ -238,7 +240,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
         default_action: action(rng),
         members,
         routed_outside: rng.percent(50),
-        services: Services { dhcp: rng.percent(50), ra: rng.percent(50), dns: rng.percent(50) },
+        services: Services { dhcp: rng.percent(50), ra: rng.percent(50), dns: rng.percent(50), metadata },
         tcp: TcpPaths { midstream: midstream(rng), ..TcpPaths::default() },
         ..Network::new(Vrf(vrf), &format!("net{vrf}"))
     }

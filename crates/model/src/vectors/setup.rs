@@ -290,6 +290,7 @@ impl Setup {
                 "dhcp" => network.services.dhcp = true,
                 "ra" => network.services.ra = true,
                 "dns" => network.services.dns = true,
+                "metadata" => network.services.metadata = true,
                 "routed-outside" => network.routed_outside = true,
                 "mtu" => network.mtu = value(words)?,
                 "default" => network.default_action = action(words.next().unwrap_or_default())?,

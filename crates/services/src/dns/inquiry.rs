@@ -26,6 +26,8 @@ pub struct Inquiry {
     pub(crate) guest: String,
     pub(crate) network: String,
     pub(crate) back: Back,
+    /// The connection by which the client asked, if that was by TCP.
+    pub(crate) connection: Option<u64>,
     /// The question, without number, by which answers are found again.
     pub(crate) query: Vec<u8>,
     /// The client's number, and its question as it wrote it.
@@ -55,11 +57,19 @@ impl Inquiry {
             guest: guest.guest.clone(),
             network: guest.network.name.clone(),
             back,
+            connection: None,
             query: query.to_vec().ok()?,
             id: asked.metadata.id,
             question,
             most,
         })
+    }
+
+    /// Returns whether the client asked by TCP, because it takes any answer or because a shorter one was cut. Then
+    /// resolvers are asked by TCP as well.
+    #[must_use]
+    pub fn is_by_tcp(&self) -> bool {
+        self.connection.is_some()
     }
 
     /// Returns the bytes of the question to a resolver, with a number that nobody can guess.

@@ -3,10 +3,12 @@
 
 mod cache;
 mod inquiry;
+mod stream;
 mod wire;
 
 pub(crate) use cache::Cache;
 pub use inquiry::Inquiry;
+pub(crate) use stream::Stream;
 
 use crate::frame::Back;
 use crate::{Binding, Plan, Refused};
@@ -33,8 +35,13 @@ pub(crate) enum Outcome {
     Inquire(Inquiry),
 }
 
-/// Answers a question, or says whom to ask.
-pub(crate) fn answer(plan: &Plan, guest: &Binding, back: Back, asked: &[u8]) -> Result<Outcome, Refused> {
+/// Answers a question, or says whom to ask. `connection`: by which it came, if that was by TCP.
+pub(crate) fn answer(
+    plan: &Plan,
+    guest: &Binding,
+    (back, connection): (Back, Option<u64>),
+    asked: &[u8],
+) -> Result<Outcome, Refused> {
     if asked.len() > LONGEST_QUESTION {
         return Err(Refused::Malformed);
     }
@@ -42,7 +49,8 @@ pub(crate) fn answer(plan: &Plan, guest: &Binding, back: Back, asked: &[u8]) -> 
     if asked.metadata.message_type != MessageType::Query || !asked.answers.is_empty() {
         return Err(Refused::Malformed);
     }
-    let most = back.room(guest.mtu).min(asked.max_payload().min(LONGEST_ANSWER).into());
+    let by_udp = || back.room(guest.mtu).min(asked.max_payload().min(LONGEST_ANSWER).into());
+    let most = connection.map_or_else(by_udp, |_| u16::MAX.into());
     let code = |code| Ok(Outcome::Answer(written(said(&asked, code, Vec::new()), most)?));
     let [query] = &asked.queries[..] else { return Err(Refused::Malformed) };
     match asked.metadata.op_code {
@@ -58,7 +66,8 @@ pub(crate) fn answer(plan: &Plan, guest: &Binding, back: Back, asked: &[u8]) -> 
     if !asked.metadata.recursion_desired {
         return code(ResponseCode::Refused);
     }
-    Inquiry::new(guest, back, &asked, most).map(Outcome::Inquire).ok_or(Refused::Malformed)
+    let inquiry = Inquiry::new(guest, back, &asked, most).ok_or(Refused::Malformed)?;
+    Ok(Outcome::Inquire(Inquiry { connection, ..inquiry }))
 }
 
 /// Returns what is known here about a name: that of a guest of the network, or its address.

@@ -60,9 +60,20 @@ fn known(services: &Services, name: &str, kind: RecordType) -> Option<(ResponseC
 }
 
 fn inquire(services: &Services, message: &Message, now: u64) -> Option<Box<Inquiry>> {
-    match services.answer(1, &packet(&message.to_vec().unwrap()), now)? {
+    match first(services, &packet(&message.to_vec().unwrap()), now)? {
         Answer::Inquiry(inquiry) => Some(inquiry),
         Answer::Frame(_) => None,
+    }
+}
+
+fn first(services: &Services, frame: &[u8], now: u64) -> Option<Answer> {
+    services.answer(1, frame, Duration::from_secs(now)).into_iter().next()
+}
+
+fn resolved(services: &Services, inquiry: &Inquiry, said: Option<&[u8]>, now: u64) -> Option<(u16, Vec<u8>)> {
+    match services.resolved(inquiry, said, Duration::from_secs(now)).into_iter().next()? {
+        (guest, Answer::Frame(frame)) => Some((guest, frame)),
+        (_, Answer::Inquiry(inquiry)) => panic!("{inquiry:?}"),
     }
 }
 
@@ -124,25 +135,25 @@ fn resolvers_outside_are_asked_once() {
     assert!(!inquiry.is_answered_by(9, &inquiry.query(9)), "a question");
     let other = inquire(&services, &query("other.example.", RecordType::A), 5).unwrap();
     assert!(!inquiry.is_answered_by(9, &response(&other.query(9), 60, 2)));
-    let (guest, frame) = services.resolved(&inquiry, Some(&good), 5).unwrap();
+    let (guest, frame) = resolved(&services, &inquiry, Some(&good), 5).unwrap();
     let message = read(&frame);
     assert_eq!((guest, message.metadata.id, message.answers.len()), (1, 77, 2));
     assert_eq!(message.queries[0].name.to_ascii(), "WWW.Example.", "as the client wrote it");
     // From the cache, by whichever letters, with the time that is left.
     asked.queries[0].name = Name::from_ascii("www.EXAMPLE.").unwrap();
-    let kept = |now| match services.answer(1, &packet(&asked.to_vec().unwrap()), now) {
+    let kept = |now| match first(&services, &packet(&asked.to_vec().unwrap()), now) {
         Some(Answer::Frame(frame)) => Some(read(&frame).answers[0].ttl),
         _ => None,
     };
     assert_eq!([kept(5), kept(64), kept(65)], [Some(60), Some(1), None]);
     // Nothing is known of a silent resolver.
-    let (_, frame) = services.resolved(&other, None, 6).unwrap();
+    let (_, frame) = resolved(&services, &other, None, 6).unwrap();
     assert_eq!(read(&frame).metadata.response_code, ResponseCode::ServFail);
     assert_eq!((count(&services, "answered"), count(&services, "no_resolver")), (3, 1));
     let mut plan = plan(DhcpOptions::default(), 1500);
     plan.bindings.get_mut(&1).unwrap().guest = "other".to_owned();
     services.follow(plan);
-    assert_eq!(services.resolved(&inquiry, Some(&good), 7), None, "the guest is gone");
+    assert_eq!(resolved(&services, &inquiry, Some(&good), 7), None, "the guest is gone");
 }
 
 #[test]
@@ -150,7 +161,7 @@ fn long_answers_are_cut() {
     let services = resolving();
     let mut asked = query("big.example.", RecordType::A);
     let inquiry = inquire(&services, &asked, 0).unwrap();
-    let (_, frame) = services.resolved(&inquiry, Some(&response(&inquiry.query(1), 60, 60)), 0).unwrap();
+    let (_, frame) = resolved(&services, &inquiry, Some(&response(&inquiry.query(1), 60, 60)), 0).unwrap();
     let cut = read(&frame);
     assert!(cut.metadata.truncation && cut.answers.is_empty() && cut.queries == asked.queries);
     let mut edns = Edns::new();
@@ -158,7 +169,7 @@ fn long_answers_are_cut() {
     asked.set_edns(edns);
     let inquiry = inquire(&services, &asked, 0).unwrap();
     assert_eq!(Message::from_vec(&inquiry.query(1)).unwrap().max_payload(), 1232);
-    let (_, frame) = services.resolved(&inquiry, Some(&response(&inquiry.query(1), 60, 60)), 0).unwrap();
+    let (_, frame) = resolved(&services, &inquiry, Some(&response(&inquiry.query(1), 60, 60)), 0).unwrap();
     assert_eq!((read(&frame).answers.len(), read(&frame).metadata.truncation), (60, false));
 }
 
@@ -168,9 +179,9 @@ fn a_guest_inquires_so_much_alone() {
     let ask = |n: usize, now| inquire(&services, &query(&format!("{n}.example."), RecordType::A), now);
     let under_way: Vec<_> = (0..100).filter_map(|n| ask(n, 1)).collect();
     assert_eq!((under_way.len(), count(&services, "too_many")), (32, 68));
-    under_way.iter().for_each(|inquiry| drop(services.resolved(inquiry, None, 1)));
+    under_way.iter().for_each(|inquiry| drop(resolved(&services, inquiry, None, 1)));
     let answered =
-        (0..200).filter_map(|n| ask(n, 1)).filter(|asked| services.resolved(asked, None, 1).is_some());
+        (0..200).filter_map(|n| ask(n, 1)).filter(|asked| resolved(&services, asked, None, 1).is_some());
     assert_eq!(answered.count(), 68, "a hundred a second");
     assert!(ask(0, 2).is_some());
 }
@@ -206,8 +217,8 @@ pub(super) fn hostile(services: &Services, message: Vec<u8>, response: Vec<u8>, 
         }
     };
     let frame = packet(&bytes);
-    let _ = services.answer(1, &frame, 0);
-    let Some(Answer::Inquiry(inquiry)) = resolving.answer(1, &frame, 0) else { return };
+    let _ = first(services, &frame, 0);
+    let Some(Answer::Inquiry(inquiry)) = first(&resolving, &frame, 0) else { return };
     let mut whole = inquiry.query(3);
     whole[2] |= 0x80;
     whole.extend(response.iter().copied());
@@ -216,9 +227,9 @@ pub(super) fn hostile(services: &Services, message: Vec<u8>, response: Vec<u8>, 
     }
     for said in [response, whole] {
         if inquiry.is_answered_by(3, &said) {
-            let (_, frame) = resolving.resolved(&inquiry, Some(&said), 0).unwrap();
+            let (_, frame) = resolved(&resolving, &inquiry, Some(&said), 0).unwrap();
             assert!(frame.len() <= 42 + 1232.max(said.len()));
-            let _ = resolving.answer(1, &packet(&bytes), 1);
+            let _ = first(&resolving, &packet(&bytes), 1);
         }
     }
 }

@@ -111,6 +111,12 @@ pub struct GuestArgs {
     /// Host name that DHCP gives it, if that is not NAME
     #[arg(long)]
     pub hostname: Option<String>,
+    /// File with the guest's user data, for programs as cloud-init
+    #[arg(long, value_name = "FILE")]
+    pub user_data: Option<std::path::PathBuf>,
+    /// Public key by which users may log in; may be repeated
+    #[arg(long = "ssh-key", value_name = "KEY")]
+    pub ssh_keys: Vec<String>,
     /// tap: let programs move their TCP connections within this host to memory in common (see `viaduct run`)
     #[arg(long)]
     pub sockets: bool,
@@ -199,6 +205,9 @@ pub struct NetworkArgs {
     /// Resolve names at the gateway's address
     #[arg(long)]
     pub dns: bool,
+    /// Give guests their metadata at 169.254.169.254 and fd00:ec2::254
+    #[arg(long)]
+    pub metadata: bool,
     /// The domain of the guests' names
     #[arg(long)]
     pub domain: Option<String>,

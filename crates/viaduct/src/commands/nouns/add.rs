@@ -5,7 +5,7 @@ use crate::args::{
     NetworkArgs, NexthopArgs, RouteArgs, RuleArgs, VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
-use crate::input::lines;
+use crate::input::{self, lines};
 use crate::target;
 use api::v1::{self, Target, object::Object};
 use serde_json::Value;
@@ -61,6 +61,8 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         window_migrates: args.window_migrates.then_some(true),
         sockets: args.sockets.then_some(true),
         hostname: args.hostname,
+        user_data: args.user_data.as_deref().map(input::whole).transpose()?,
+        ssh_keys: args.ssh_keys,
     })])
 }
 
@@ -102,6 +104,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         dhcp: args.dhcp.then_some(true),
         ra: args.ra.then_some(true),
         dns: args.dns.then_some(true),
+        metadata: args.metadata.then_some(true),
         domain: args.domain,
         resolvers: args.resolvers,
         pool: args.pool,

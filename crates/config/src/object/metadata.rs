@@ -1,0 +1,71 @@
+//! Metadata of guests: keys of `[[guest]]` and `[[network]]`.
+
+use super::{Guest, Network};
+use crate::reader::Reader;
+use crate::tree::Node;
+use crate::value::{Value, text};
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest user data, bytes.
+const MAX_USER_DATA: usize = 65_536;
+/// Most keys of a guest, and the longest, bytes.
+const MAX_KEYS: usize = 32;
+const MAX_KEY: usize = 8192;
+
+/// The user data of a guest: text that programs as cloud-init read. It may hold secrets, so `Debug` shows its length
+/// alone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UserData(pub Arc<str>);
+
+impl UserData {
+    /// Returns the words that stand for the text where it must not be seen.
+    #[must_use]
+    pub fn hidden(text: &str) -> String {
+        format!("({} bytes)", text.len())
+    }
+}
+
+impl fmt::Debug for UserData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Self::hidden(&self.0))
+    }
+}
+
+impl Serialize for UserData {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0)
+    }
+}
+
+impl Value for UserData {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        text(value).map(|text| Self(text.into()))
+    }
+}
+
+/// Checks the keys of a guest.
+pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
+    if let Some(UserData(text)) = guest.user_data.as_ref().filter(|data| data.0.len() > MAX_USER_DATA) {
+        let len = text.len();
+        r.problem(Some("user_data"), format!("`user_data` has {len} bytes; use {MAX_USER_DATA} at most"));
+    }
+    let is_key = |key: &String| {
+        let words = key.split_ascii_whitespace().count();
+        words >= 2 && key.len() <= MAX_KEY && !key.contains(char::is_control)
+    };
+    if guest.ssh_keys.len() > MAX_KEYS || !guest.ssh_keys.iter().all(is_key) {
+        r.problem(
+            Some("ssh_keys"),
+            format!("`ssh_keys` are lines as in \"ssh-ed25519 AAAA... me\", {MAX_KEYS} at most"),
+        );
+    }
+}
+
+/// Checks that a network with metadata can be asked.
+pub(super) fn check_network(network: &Network, r: &Reader<'_>) {
+    if network.metadata && network.gateways.is_empty() {
+        r.problem(Some("metadata"), "`metadata` needs an address in `gateways`, by which guests reach it");
+    }
+}

@@ -1,0 +1,159 @@
+//! TCP connections of guests to services (RFC 9293), by smoltcp: each has a stack of its own, so that no connection
+//! can touch another. The number of a guest's connections is bounded, and so are their memory and their life.
+
+mod connection;
+mod link;
+
+use crate::frame::Back;
+use crate::{Binding, Refused};
+use connection::Connection;
+use packet::{Headers, L4};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Most connections of a guest's interface, and of all.
+const MOST: usize = 8;
+const MOST_OF_ALL: usize = 4096;
+/// Flags of a segment.
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// The conversation of a service with a client.
+pub(crate) trait Talk: std::fmt::Debug + Send {
+    /// Takes bytes that the client sent, and returns how many of them are read. `fin`: no more come.
+    fn hear(&mut self, bytes: &[u8], fin: bool, now: Duration) -> usize;
+    /// Returns bytes to send next, if there are some.
+    fn say(&self) -> &[u8];
+    /// Notes that so many of these bytes were taken.
+    fn said(&mut self, len: usize);
+    /// Returns whether the connection ends when all is said.
+    fn is_over(&self) -> bool;
+    /// Takes the questions that somebody else answers.
+    fn questions(&mut self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+    /// Takes the answer to such a question.
+    fn deliver(&mut self, _message: &[u8]) {}
+    /// Takes the outcome, once.
+    fn outcome(&mut self) -> Option<Result<(), Refused>> {
+        None
+    }
+}
+
+/// A client's question that somebody else answers.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// The number of the interface, and that of the connection.
+    pub(crate) from: (u16, u64),
+    pub(crate) back: Back,
+    pub(crate) message: Vec<u8>,
+}
+
+/// The results of an event, each with the number of an interface.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    pub(crate) frames: Vec<(u16, Vec<u8>)>,
+    pub(crate) questions: Vec<Question>,
+    pub(crate) outcomes: Vec<(u16, Result<(), Refused>)>,
+}
+
+/// The connections of all guests.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    /// By the number of the guest's interface.
+    guests: BTreeMap<u16, Vec<Connection>>,
+    /// The number of the last one.
+    last: u64,
+}
+
+impl Connections {
+    /// Takes a segment of a guest. `talk` begins the conversation of a new connection.
+    pub(crate) fn take(
+        &mut self,
+        (number, guest): (u16, &Binding),
+        (frame, headers): (&[u8], &Headers),
+        now: Duration,
+        talk: impl FnOnce(Back) -> Box<dyn Talk>,
+        results: &mut Results,
+    ) -> Result<(), Refused> {
+        let back = Back::of(headers)?;
+        let (L4::Tcp { flags, .. }, Some(ip)) = (headers.l4, headers.ip()) else {
+            return Err(Refused::Malformed);
+        };
+        let from = usize::from(ip.at);
+        let packet = frame.get(from..from + ip.len as usize).ok_or(Refused::Malformed)?;
+        let at = |all: &[Connection]| all.iter().position(|its| its.back() == back);
+        let mut known = self.guests.get(&number).and_then(|all| at(all));
+        if known.is_none() {
+            if flags & (SYN | ACK | RST) != SYN {
+                let frames = Connection::refuse(back, guest.mtu, packet, now);
+                results.frames.extend(frames.into_iter().map(|frame| (number, frame)));
+                return Ok(());
+            }
+            self.make_room(number)?;
+            self.last += 1;
+            let own = self.guests.entry(number).or_default();
+            own.push(Connection::new(self.last, back, guest.mtu, now, talk(back)));
+            known = own.len().checked_sub(1);
+        }
+        if let Some((all, at)) = self.guests.get_mut(&number).zip(known) {
+            all[at].take(packet, now).into_results(number, results);
+            if all[at].is_over(now) {
+                all.swap_remove(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for a connection of a guest: its oldest that is half open goes.
+    fn make_room(&mut self, number: u16) -> Result<(), Refused> {
+        let all: usize = self.guests.values().map(Vec::len).sum();
+        let own = self.guests.entry(number).or_default();
+        if own.len() < MOST && all < MOST_OF_ALL {
+            return Ok(());
+        }
+        let half_open = own.iter().enumerate().filter(|(_, its)| its.is_half_open());
+        let oldest = half_open.min_by_key(|(_, its)| its.since()).map(|(at, _)| at);
+        oldest.map(|at| drop(own.swap_remove(at))).ok_or(Refused::TooMany)
+    }
+
+    /// Hands the answer to a question over, if the connection is still there; returns whether it is.
+    pub(crate) fn deliver(
+        &mut self,
+        (number, connection): (u16, u64),
+        message: &[u8],
+        now: Duration,
+        results: &mut Results,
+    ) -> bool {
+        let all = self.guests.get_mut(&number);
+        let its = all.and_then(|all| all.iter_mut().find(|its| its.number() == connection));
+        its.map(|its| its.deliver(message, now).into_results(number, results)).is_some()
+    }
+
+    /// Sends again what got lost, and ends what takes too long.
+    pub(crate) fn tick(&mut self, now: Duration, results: &mut Results) {
+        for (number, all) in &mut self.guests {
+            all.retain_mut(|its| {
+                its.tick(now).into_results(*number, results);
+                !its.is_over(now)
+            });
+        }
+        self.guests.retain(|_, all| !all.is_empty());
+    }
+
+    /// Forgets the connections of interfaces for which this does not hold.
+    pub(crate) fn keep(&mut self, holds: impl Fn(u16) -> bool) {
+        self.guests.retain(|number, _| holds(*number));
+    }
+
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(&self, number: u16) -> usize {
+        self.guests.get(&number).map_or(0, Vec::len)
+    }
+}

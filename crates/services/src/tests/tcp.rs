@@ -1,0 +1,450 @@
+//! Connections by TCP, of well-behaved clients, which smoltcp plays, and of hostile ones.
+
+use super::*;
+use crate::{Inquiry, metadata};
+use hickory_proto::op::{Message, MessageType, OpCode, Query};
+use hickory_proto::rr::{Name, RecordType};
+use packet::build::ethernet;
+use packet::{checksum, proto};
+use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::phy::Medium;
+use smoltcp::socket::tcp::{Socket, SocketBuffer};
+use smoltcp::time::Instant;
+use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
+use std::collections::VecDeque;
+
+const DATA: &str = "#cloud-config\npassword: secret\n";
+
+fn plan_of(data: &str) -> Plan {
+    let mut plan = plan(DhcpOptions { lease_time: 3600, ..DhcpOptions::default() }, 1450);
+    let network = Network { dns: true, metadata: true, ..Network::clone(&plan.bindings[&1].network) };
+    let network = Arc::new(network);
+    plan.bindings.values_mut().for_each(|its| its.network = network.clone());
+    let its = plan.bindings.get_mut(&1).unwrap();
+    (its.user_data, its.ssh_keys) = (Some(data.into()), vec!["ssh-ed25519 AAAA me".to_owned()]);
+    let other =
+        Binding { guest: "vm3".to_owned(), hostname: None, user_data: Some("other".into()), ..its.clone() };
+    plan.bindings.insert(3, other);
+    plan
+}
+
+fn serving(data: &str) -> Services {
+    let services = Services::default();
+    services.follow(plan_of(data));
+    services
+}
+
+/// A client with one connection.
+struct Client {
+    own: IpAddr,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    link: Wire,
+    now: Duration,
+}
+
+/// Packets on their way to the client and from it.
+#[derive(Default)]
+struct Wire {
+    to: VecDeque<Vec<u8>>,
+    from: VecDeque<Vec<u8>>,
+}
+
+impl Client {
+    fn connect(own: IpAddr, to: IpAddr, port: u16, from: u16) -> Self {
+        let mut link = Wire::default();
+        let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut link, Instant::ZERO);
+        let len = if own.is_ipv4() { 24 } else { 64 };
+        interface.update_ip_addrs(|all| all.push(IpCidr::new(own.into(), len)).unwrap());
+        let routes = interface.routes_mut();
+        _ = match own {
+            IpAddr::V4(_) => routes.add_default_ipv4_route(SERVER).is_ok(),
+            IpAddr::V6(own) => routes.add_default_ipv6_route(own).is_ok(),
+        };
+        let buffer = || SocketBuffer::new(vec![0; 4096]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.connect(interface.context(), (IpAddress::from(to), port), from).unwrap();
+        let mut sockets = SocketSet::new(Vec::new());
+        sockets.add(socket);
+        Self { own, interface, sockets, link, now: Duration::ZERO }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        let (handle, _) = self.sockets.iter().next().unwrap();
+        self.sockets.get_mut(handle)
+    }
+
+    /// Carries packets between the client and the services for a while; returns inquiries.
+    fn run(&mut self, services: &Services, guest: u16) -> Vec<Box<Inquiry>> {
+        let mut inquiries = Vec::new();
+        for _ in 0..20 {
+            self.now += Duration::from_millis(50);
+            let now = Instant::from_millis(self.now.as_millis() as i64);
+            self.interface.poll(now, &mut self.link, &mut self.sockets);
+            let mut answers: Vec<(u16, Answer)> = services.tick(self.now);
+            while let Some(packet) = self.link.from.pop_front() {
+                let kind = if self.own.is_ipv4() { proto::ETHERTYPE_IPV4 } else { proto::ETHERTYPE_IPV6 };
+                let mut frame = vec![0; proto::ETHERNET_LEN];
+                ethernet(&mut frame, GATEWAY, MAC, kind).unwrap();
+                frame.extend(packet);
+                answers.extend(services.answer(guest, &frame, self.now).into_iter().map(|its| (guest, its)));
+            }
+            inquiries.extend(self.hear(answers, guest));
+        }
+        inquiries
+    }
+
+    fn hear(&mut self, answers: Vec<(u16, Answer)>, guest: u16) -> Vec<Box<Inquiry>> {
+        let mut inquiries = Vec::new();
+        for (number, answer) in answers {
+            match answer {
+                Answer::Frame(frame) if number == guest => {
+                    assert_eq!((Mac(*frame.first_chunk().unwrap()), &frame[6..12]), (MAC, &GATEWAY.0[..]));
+                    self.link.to.push_back(frame[proto::ETHERNET_LEN..].to_vec());
+                }
+                Answer::Frame(_) => panic!("a frame for another guest"),
+                Answer::Inquiry(inquiry) => inquiries.push(inquiry),
+            }
+        }
+        inquiries
+    }
+
+    /// Returns all that was received.
+    fn read(&mut self, services: &Services, guest: u16) -> Vec<u8> {
+        let mut all = Vec::new();
+        for _ in 0..60 {
+            self.run(services, guest);
+            let more = self.socket().recv(|bytes| (bytes.len(), bytes.to_vec()));
+            all.extend(more.unwrap_or_default());
+        }
+        all
+    }
+}
+
+impl smoltcp::phy::Device for Wire {
+    type RxToken<'a> = Packet;
+    type TxToken<'a> = Sender<'a>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(Packet, Sender<'_>)> {
+        Some((Packet(self.to.pop_front()?), Sender(&mut self.from)))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<Sender<'_>> {
+        Some(Sender(&mut self.from))
+    }
+
+    fn capabilities(&self) -> smoltcp::phy::DeviceCapabilities {
+        let mut own = smoltcp::phy::DeviceCapabilities::default();
+        (own.medium, own.max_transmission_unit) = (Medium::Ip, 1450);
+        own
+    }
+}
+
+struct Packet(Vec<u8>);
+struct Sender<'a>(&'a mut VecDeque<Vec<u8>>);
+
+impl smoltcp::phy::RxToken for Packet {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
+        read(&self.0)
+    }
+}
+
+impl smoltcp::phy::TxToken for Sender<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        let mut packet = vec![0; len];
+        let result = write(&mut packet);
+        self.0.push_back(packet);
+        result
+    }
+}
+
+/// Returns the answer to a request: its head and body.
+fn http(services: &Services, guest: u16, request: &str) -> (String, String) {
+    http_at(services, guest, request, Duration::ZERO)
+}
+
+fn http_at(services: &Services, guest: u16, request: &str, now: Duration) -> (String, String) {
+    let mut client = Client::connect(OWN.into(), metadata::ADDRESSES[0], 80, 40000);
+    client.now = now;
+    client.run(services, guest);
+    client.socket().send_slice(request.as_bytes()).unwrap();
+    let answer = String::from_utf8(client.read(services, guest)).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{request}: {answer:?}"));
+    assert!(!client.socket().may_recv(), "closed");
+    (head.to_owned(), body.to_owned())
+}
+
+fn get(services: &Services, path: &str) -> Option<String> {
+    let (head, body) = http(services, 1, &format!("GET {path} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n"));
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    head.starts_with("HTTP/1.1 200 OK\r\n").then_some(body)
+}
+
+#[test]
+fn data_sources_read_their_guest() {
+    let services = serving(DATA);
+    for path in ["/latest/user-data", "/2009-04-04/user-data", "/openstack/latest/user_data", "/user-data"] {
+        assert_eq!(get(&services, path).as_deref(), Some(DATA), "{path}");
+    }
+    let names = "hostname\ninstance-id\nlocal-hostname\nmac\nlocal-ipv4\nipv6\npublic-keys/";
+    for (path, text) in [
+        ("/latest/meta-data/", names),
+        ("/latest/meta-data/instance-id", "vm1"),
+        ("/latest/meta-data/hostname", "vm1.blue.internal"),
+        ("/latest/meta-data/local-ipv4", "10.1.1.7"),
+        ("/latest/meta-data/mac?x=1", "02:00:00:00:00:01"),
+        ("/latest/meta-data/public-keys/", "0=vm1"),
+        ("/latest/meta-data/public-keys/0/openssh-key", "ssh-ed25519 AAAA me"),
+    ] {
+        assert_eq!(get(&services, path).as_deref(), Some(text), "{path}");
+    }
+    for path in ["/", "/openstack", "/openstack/latest"] {
+        assert!(get(&services, path).is_some_and(|text| text.lines().count() > 1), "{path}");
+    }
+    let json = |path| serde_json::from_str::<serde_json::Value>(&get(&services, path).unwrap()).unwrap();
+    let openstack = json("/openstack/latest/meta_data.json");
+    assert_eq!(
+        (&openstack["uuid"], &openstack["public_keys"]["key0"]),
+        (&"vm1".into(), &"ssh-ed25519 AAAA me".into())
+    );
+    let link = &json("/openstack/2018-08-27/network_data.json")["links"][0];
+    assert_eq!(link["ethernet_mac_address"], "02:00:00:00:00:01");
+    assert_eq!(json("/meta-data")["instance-id"], "vm1");
+    for path in
+        ["/latest/meta-data/x", "/latest/meta-data/public-keys/1/openssh-key", "/x", "/../latest", "*"]
+    {
+        assert_eq!(get(&services, path), None, "{path}");
+    }
+    // Nobody else's, whatever the headers say.
+    let (_, other) = http(&services, 3, "GET /user-data HTTP/1.1\r\nX-Forwarded-For: 10.1.1.7\r\n\r\n");
+    assert_eq!(other, "other");
+    assert_eq!(get(&services, "/latest/user-data/").as_deref(), Some(DATA));
+}
+
+#[test]
+fn long_user_data_arrives_whole_by_both_families() {
+    let data: String = ('a'..='z').cycle().take(65_536).collect();
+    let services = serving(&data);
+    assert_eq!(get(&services, "/user-data"), Some(data));
+    let mut client = Client::connect(OWN6.into(), metadata::ADDRESSES[1], 80, 40001);
+    client.run(&services, 1);
+    client.socket().send_slice(b"GET /latest/meta-data/ipv6 HTTP/1.1\r\n\r\n").unwrap();
+    assert!(String::from_utf8(client.read(&services, 1)).unwrap().ends_with("\r\n\r\nfd00:1::7"));
+}
+
+#[test]
+fn tokens_are_their_guests_for_a_while() {
+    let services = serving(DATA);
+    let ask = |guest, seconds: &str| {
+        let header = format!("X-aws-ec2-metadata-token-ttl-seconds: {seconds}\r\n");
+        http(
+            &services,
+            guest,
+            &format!("PUT /latest/api/token HTTP/1.1\r\n{header}Content-Length: 0\r\n\r\n"),
+        )
+    };
+    let with = |guest, token: &str| {
+        let request = format!("GET /user-data HTTP/1.1\r\nx-aws-ec2-metadata-token: {token}\r\n\r\n");
+        http(&services, guest, &request).0[9..12].to_owned()
+    };
+    let (head, token) = ask(1, "60");
+    assert!(head.contains("X-aws-ec2-metadata-token-ttl-seconds: 60"), "{head}");
+    assert_eq!([with(1, &token), with(3, &token), with(1, "1-2")], ["200", "401", "401"]);
+    let late = format!("GET / HTTP/1.1\r\nX-AWS-EC2-Metadata-Token: {token}\r\n\r\n");
+    assert_eq!(&http_at(&services, 1, &late, Duration::from_secs(100)).0[9..12], "401");
+    for seconds in ["0", "21601", "x"] {
+        assert!(ask(1, seconds).0.starts_with("HTTP/1.1 400"), "{seconds}");
+    }
+    let forwarded = "PUT /latest/api/token HTTP/1.1\r\nX-Forwarded-For: 1\r\n\r\n";
+    assert!(http(&services, 1, forwarded).0.starts_with("HTTP/1.1 403"));
+    assert!(http(&services, 1, "POST / HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 405"));
+    assert_eq!(http(&services, 1, "HEAD /user-data HTTP/1.1\r\n\r\n").1, "");
+}
+
+#[test]
+fn hostile_requests_end() {
+    let services = serving(DATA);
+    assert!(http(&services, 1, "\0\r\n\r\n").0.starts_with("HTTP/1.1 400"));
+    let mut client = Client::connect(OWN.into(), metadata::ADDRESSES[0], 80, 40000);
+    client.run(&services, 1);
+    // One that never ends.
+    let mut said = Vec::new();
+    for _ in 0..8 {
+        _ = client.socket().send_slice(&[b'a'; 1000]);
+        client.run(&services, 1);
+        said.extend(client.socket().recv(|bytes| (bytes.len(), bytes.to_vec())).unwrap_or_default());
+    }
+    assert!(String::from_utf8(said).unwrap().starts_with("HTTP/1.1 4"));
+    // One that says nothing for long.
+    let mut slow = Client::connect(OWN.into(), metadata::ADDRESSES[0], 80, 40001);
+    slow.now = client.now;
+    slow.run(&services, 1);
+    assert!(slow.socket().may_send() && services.connections().of(1) == 2);
+    (0..15).for_each(|_| drop(slow.run(&services, 1)));
+    assert!(!slow.socket().may_send() && services.connections().of(1) == 0);
+    // One whose guest goes.
+    let mut late = Client::connect(OWN.into(), metadata::ADDRESSES[0], 80, 40001);
+    late.run(&services, 1);
+    services.follow(Plan::default());
+    assert!(!services.waits());
+}
+
+#[test]
+fn half_open_connections_make_room() {
+    let services = serving(DATA);
+    let syn = |port| Segment { port, flags: 2, ..Segment::default() };
+    for port in 0..100 {
+        let answers = services.answer(1, &syn(port).frame(0, 0), Duration::ZERO);
+        assert!(matches!(answers[..], [Answer::Frame(_)]), "{port}");
+    }
+    assert_eq!(services.connections().of(1), 8);
+    assert_eq!(get(&services, "/latest/meta-data/instance-id").as_deref(), Some("vm1"));
+    // Open ones do not: nobody waits for them for long.
+    let open = |port| {
+        let mut client = Client::connect(OWN.into(), metadata::ADDRESSES[0], 80, port);
+        client.run(&services, 1);
+        client.socket().may_send().then_some(client)
+    };
+    let held: Vec<Client> = (1..20).filter_map(open).collect();
+    assert!(held.len() == 8 && count(&services, "too_many") > 0, "{}", held.len());
+    assert!(services.tick(Duration::from_secs(90)).len() >= 8);
+    assert!(!services.waits());
+}
+
+#[test]
+fn names_are_resolved_by_tcp() {
+    let services = serving(DATA);
+    let query = |name: &str, id: u16| {
+        let mut message = Message::new(id, MessageType::Query, OpCode::Query);
+        message.metadata.recursion_desired = true;
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+        let bytes = message.to_vec().unwrap();
+        [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()
+    };
+    let mut client = Client::connect(OWN.into(), SERVER.into(), 53, 40000);
+    client.run(&services, 1);
+    client.socket().send_slice(&[query("vm1.", 7), query("www.example.", 8)].concat()).unwrap();
+    let inquiries = client.run(&services, 1);
+    let [inquiry] = &inquiries[..] else { panic!("{inquiries:?}") };
+    assert!(inquiry.is_by_tcp());
+    let mut response = inquiry.query(1);
+    response[2] |= 0x80;
+    response.resize(3000, 0);
+    let now = client.now;
+    let answers = services.resolved(inquiry, Some(&response), now);
+    assert!(client.hear(answers, 1).is_empty());
+    let said = client.read(&services, 1);
+    let (len, rest) = said.split_first_chunk::<2>().unwrap();
+    let (first, second) = rest.split_at(usize::from(u16::from_be_bytes(*len)));
+    let first = Message::from_vec(first).unwrap();
+    assert_eq!((first.metadata.id, first.answers.len()), (7, 1));
+    assert_eq!((second.len(), &second[..4]), (3002, &[11, 184, 0, 8][..]));
+    // Bytes that are no question end the connection.
+    let mut bad = Client::connect(OWN.into(), SERVER.into(), 53, 40001);
+    bad.run(&services, 1);
+    bad.socket().send_slice(&[0xff; 40]).unwrap();
+    bad.run(&services, 1);
+    assert!(!bad.socket().may_recv());
+}
+
+/// A segment of a hostile client. Numbers are counted from where the last answer stands.
+#[derive(Clone, Debug, Default, TypeGenerator)]
+pub(super) struct Segment {
+    port: u8,
+    dns: bool,
+    flags: u8,
+    seq: i16,
+    ack: i16,
+    far: bool,
+    window: u16,
+    options: Vec<u8>,
+    payload: Vec<u8>,
+    text: u8,
+    wait: u16,
+}
+
+/// Texts of hostile clients.
+const TEXTS: [&[u8]; 5] = [
+    b"",
+    b"GET /user-data HTTP/1.1\r\n\r\n",
+    b"PUT /latest/api/token HTTP/1.1\r\n",
+    b"\0\x1d\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03www\x07example\0\0\x01\0\x01",
+    b"GET /latest/meta-data/ HTTP/1.1\r\nX-aws-ec2-metadata-token: 1-1\r\n\r\n",
+];
+
+impl Segment {
+    fn frame(&self, next: u32, theirs: u32) -> Vec<u8> {
+        let far = if self.far { 0x7fff_0000 } else { 0 };
+        let seq = next.wrapping_add_signed(self.seq.into()).wrapping_add(far);
+        let ack = theirs.wrapping_add_signed(self.ack.into()).wrapping_add(far);
+        let to: Ipv4Addr = if self.dns { SERVER } else { "169.254.169.254".parse().unwrap() };
+        let mut options = self.options.clone();
+        options.truncate(40);
+        options.resize(options.len().next_multiple_of(4), 1);
+        let mut tcp = Vec::new();
+        tcp.extend((40000 + u16::from(self.port)).to_be_bytes());
+        tcp.extend(if self.dns { 53_u16 } else { 80 }.to_be_bytes());
+        tcp.extend(seq.to_be_bytes());
+        tcp.extend(ack.to_be_bytes());
+        tcp.extend([((20 + options.len()) as u8 / 4) << 4, self.flags]);
+        tcp.extend(self.window.to_be_bytes());
+        tcp.extend([0; 4]);
+        tcp.extend(options);
+        tcp.extend(TEXTS[usize::from(self.text) % TEXTS.len()]);
+        tcp.extend(self.payload.iter().take(1400));
+        let sum = checksum::l4(OWN.into(), to.into(), proto::TCP, &tcp);
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        let mut frame = vec![0; proto::ETHERNET_LEN + proto::IPV4_LEN];
+        ethernet(&mut frame, GATEWAY, MAC, proto::ETHERTYPE_IPV4).unwrap();
+        let ip = packet::build::Ipv4 {
+            src: OWN,
+            dst: to,
+            protocol: proto::TCP,
+            ttl: 64,
+            tos: 0,
+            id: 0,
+            dont_fragment: true,
+            len: (proto::IPV4_LEN + tcp.len()) as u16,
+        };
+        packet::build::ipv4(&mut frame[proto::ETHERNET_LEN..], &ip).unwrap();
+        frame.extend(tcp);
+        frame
+    }
+}
+
+/// Plays a hostile client, whose connections go on from segment to segment.
+pub(super) fn hostile(segments: Vec<Segment>) {
+    let services = serving(&DATA.repeat(300));
+    let mut now = Duration::ZERO;
+    let mut ends = BTreeMap::<(u8, bool), (u32, u32)>::new();
+    for segment in segments {
+        let segment = Segment { port: segment.port % 12, ..segment };
+        now += Duration::from_millis(segment.wait.into());
+        let key = (segment.port, segment.dns);
+        let (next, theirs) = ends.get(&key).copied().unwrap_or_default();
+        let mut answers = services.answer(1, &segment.frame(next, theirs), now);
+        answers.extend(services.tick(now).into_iter().map(|(_, answer)| answer));
+        let mut frames = 0;
+        while let Some(answer) = answers.pop() {
+            let frame = match answer {
+                Answer::Frame(frame) => frame,
+                Answer::Inquiry(inquiry) => {
+                    let more = services.resolved(&inquiry, Some(&inquiry.query(1)), now);
+                    answers.extend(more.into_iter().map(|(_, answer)| answer));
+                    continue;
+                }
+            };
+            frames += 1;
+            let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
+            let packet::L4::Tcp { seq, ack, dst, src, .. } = headers.l4 else { panic!("{headers:?}") };
+            ends.insert(((dst - 40000) as u8, src == 53), (ack, seq));
+        }
+        assert!(frames <= 400, "{frames}");
+        assert!(services.connections().of(1) <= 8);
+    }
+}
+
+#[test]
+fn any_segments_are_survived() {
+    bolero::check!().with_type::<Vec<Segment>>().cloned().for_each(hostile);
+}
