@@ -39,6 +39,7 @@ from lab.verbs_vm import VerbsVm
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
 SIM1, SIM2, SIM3, RIGHT = "10.1.1.3", "10.1.1.4", "10.1.1.13", "10.3.3.2"
+LAN_A, LAN_C = "198.51.100.1", "198.51.100.2"
 LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
 MEMORY = f"{192 * 1024 + 8}K"  # of virtual machines: see tests/test_save.py
 
@@ -182,6 +183,27 @@ class Demo:
             self.say(f"seen outside from {', '.join(sources)}")
             if sources != {FLOATING}:
                 raise Failed(f"web is seen as {sources}")
+
+    def services(self):
+        with self.step("a guest with nothing: fresh gets an address, names, its metadata, and a way out by the host"):
+            for host, address in (("a", LAN_A), ("c", LAN_C)):
+                self.lab.plug(host, "lan0", mtu=1500, fabric="lan").ip("addr add", f"{address}/24 dev lan0")
+            self.a.namespace.sysctl("net.ipv4.ip_forward", 1)
+            fresh = self.lab.container(self.a, "fresh")
+            fresh.run(["ip", "address", "flush", "dev", fresh.device])
+            leased = HERE.parent / "examples/leased"
+            fresh.run(["busybox", "udhcpc", "-n", "-q", "-i", fresh.device, "-s", leased])
+            (lease,) = self.a.viaduct("lease")
+            self.say(f"DHCP: {', '.join(lease['addresses'])}")
+            said = fresh.run(["busybox", "nslookup", "fresh.home.internal", "10.4.4.254"]).stdout
+            metadata = fresh.run(["curl", "-sf", "-m", "10", "http://169.254.169.254/latest/meta-data/hostname"]).stdout
+            self.say(f"metadata: it is {metadata}")
+            with self.lab.capture("c", "lan0", "icmp") as seen:
+                fresh.expect_ping(LAN_C, 3)
+            sources = {source for (source,) in seen.fields("icmp.type == 8", "ip.src")}
+            self.say(f"outside it is seen from {', '.join(sources)}, the host's own address")
+            if lease["addresses"][0] not in said or sources != {LAN_A}:
+                raise Failed(f"{said}\nseen from {sources}")
 
     def throughput(self):
         with self.step("iperf3, two seconds each, one connection"):
@@ -454,6 +476,7 @@ class Demo:
         self.between_networks()
         self.rule()
         self.floating_address()
+        self.services()
         self.throughput()
         self.verbs()
         self.sockets()

@@ -58,7 +58,7 @@ def test_first_use(shared_lab):
     commands = [line.removeprefix("    sudo ") for line in text.splitlines() if line.startswith("    sudo ")]
     shell = shell_on(shared_lab, "first")
     ran = [command for command in commands if not re.search("qemu|capture", command)]
-    assert ran[1].startswith("examples/namespace") and len(ran) >= 5, ran
+    assert ran[2] == "examples/namespace c1" and len(ran) >= 6, ran
     for command in ran:
         ready = lambda printed: None if "ready" in printed else "ready"
         shell.run(command.replace("target/release/", ""), ready if command.endswith("&") else lambda _: None)
