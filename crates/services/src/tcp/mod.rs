@@ -9,6 +9,7 @@ use crate::{Binding, Refused};
 use connection::Connection;
 use packet::{Headers, L4};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Most connections of a guest's interface, and of all.
@@ -82,6 +83,9 @@ impl Connections {
             return Err(Refused::Malformed);
         };
         let from = usize::from(ip.at);
+        if !is_host(ip.src) || !is_host(ip.dst) || ip.src == ip.dst {
+            return Err(Refused::Malformed);
+        }
         let packet = frame.get(from..from + ip.len as usize).ok_or(Refused::Malformed)?;
         let at = |all: &[Connection]| all.iter().position(|its| its.back() == back);
         let mut known = self.guests.get(&number).and_then(|all| at(all));
@@ -156,4 +160,11 @@ impl Connections {
     pub(crate) fn of(&self, number: u16) -> usize {
         self.guests.get(&number).map_or(0, Vec::len)
     }
+}
+
+/// Returns whether an address may be one host's. The stack does not look at each of them, and ends the process if it is
+/// to answer to some.
+fn is_host(addr: IpAddr) -> bool {
+    let is_broadcast = matches!(addr, IpAddr::V4(v4) if v4.is_broadcast());
+    !(addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || is_broadcast)
 }

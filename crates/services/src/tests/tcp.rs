@@ -312,6 +312,22 @@ fn half_open_connections_make_room() {
 }
 
 #[test]
+fn sources_that_no_host_has_get_nothing() {
+    let services = serving(DATA);
+    for (ends, dns) in (2..12).flat_map(|ends| [(ends, false), (ends, true)]) {
+        for flags in [2, 4, 16, 17] {
+            let segment = Segment { ends, dns, flags, window: 1000, ..Segment::default() };
+            let answers = services.answer(1, &segment.frame(1, 1), Duration::ZERO);
+            assert!(answers.is_empty(), "{segment:?}: {answers:?}");
+        }
+    }
+    assert!(!services.waits());
+    assert!(count(&services, "malformed") > 0);
+    let right = Segment { ends: 1, flags: 2, ..Segment::default() };
+    assert_eq!(services.answer(1, &right.frame(1, 1), Duration::ZERO).len(), 1);
+}
+
+#[test]
 fn names_are_resolved_by_tcp() {
     let services = serving(DATA);
     let query = |name: &str, id: u16| {
@@ -361,7 +377,16 @@ pub(super) struct Segment {
     payload: Vec<u8>,
     text: u8,
     wait: u16,
+    ends: u8,
 }
+
+const METADATA4: &str = "169.254.169.254";
+const METADATA6: &str = "fd00:ec2::254";
+const SERVER4: &str = "10.1.1.254";
+const SERVER6: &str = "fd00:1::ffff";
+/// Sources of segments that no host has.
+const SOURCES: [[&str; 4]; 2] =
+    [["0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1"], ["::", "ff02::1", "::1", "ff05::2"]];
 
 /// Texts of hostile clients.
 const TEXTS: [&[u8]; 5] = [
@@ -373,11 +398,33 @@ const TEXTS: [&[u8]; 5] = [
 ];
 
 impl Segment {
+    /// Returns the addresses from which it comes, mostly the guest's own, and to which it goes.
+    fn addresses(&self) -> (IpAddr, IpAddr) {
+        let (v6, number) = (usize::from(self.ends % 2), usize::from(self.ends / 2));
+        let own: [IpAddr; 2] = [OWN.into(), OWN6.into()];
+        let to = if self.dns { [SERVER4, SERVER6] } else { [METADATA4, METADATA6] };
+        let to = to[v6].parse().unwrap();
+        let from = match number {
+            1..=4 => SOURCES[v6][number - 1].parse().unwrap(),
+            5 => to,
+            _ => own[v6],
+        };
+        (from, to)
+    }
+
     fn frame(&self, next: u32, theirs: u32) -> Vec<u8> {
+        let (from, to) = self.addresses();
+        let mut tcp = self.segment(next, theirs);
+        let sum = checksum::l4(from, to, proto::TCP, &tcp);
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        framed(from, to, &tcp)
+    }
+
+    /// Returns the segment without its checksum.
+    fn segment(&self, next: u32, theirs: u32) -> Vec<u8> {
         let far = if self.far { 0x7fff_0000 } else { 0 };
         let seq = next.wrapping_add_signed(self.seq.into()).wrapping_add(far);
         let ack = theirs.wrapping_add_signed(self.ack.into()).wrapping_add(far);
-        let to: Ipv4Addr = if self.dns { SERVER } else { "169.254.169.254".parse().unwrap() };
         let mut options = self.options.clone();
         options.truncate(40);
         options.resize(options.len().next_multiple_of(4), 1);
@@ -392,24 +439,44 @@ impl Segment {
         tcp.extend(options);
         tcp.extend(TEXTS[usize::from(self.text) % TEXTS.len()]);
         tcp.extend(self.payload.iter().take(1400));
-        let sum = checksum::l4(OWN.into(), to.into(), proto::TCP, &tcp);
-        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        let mut frame = vec![0; proto::ETHERNET_LEN + proto::IPV4_LEN];
-        ethernet(&mut frame, GATEWAY, MAC, proto::ETHERTYPE_IPV4).unwrap();
-        let ip = packet::build::Ipv4 {
-            src: OWN,
-            dst: to,
-            protocol: proto::TCP,
-            ttl: 64,
-            tos: 0,
-            id: 0,
-            dont_fragment: true,
-            len: (proto::IPV4_LEN + tcp.len()) as u16,
-        };
-        packet::build::ipv4(&mut frame[proto::ETHERNET_LEN..], &ip).unwrap();
-        frame.extend(tcp);
-        frame
+        tcp
     }
+}
+
+/// Returns the frame with a segment.
+fn framed(from: IpAddr, to: IpAddr, tcp: &[u8]) -> Vec<u8> {
+    let (kind, header) = match (from, to) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let len = (proto::IPV4_LEN + tcp.len()) as u16;
+            let (protocol, ttl, tos, id, dont_fragment) = (proto::TCP, 64, 0, 0, true);
+            let ip = packet::build::Ipv4 { src, dst, protocol, ttl, tos, id, dont_fragment, len };
+            let mut header = vec![0; proto::IPV4_LEN];
+            packet::build::ipv4(&mut header, &ip).unwrap();
+            (proto::ETHERTYPE_IPV4, header)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let payload_len = tcp.len() as u16;
+            let (next_header, hop_limit, traffic_class, flow_label) = (proto::TCP, 64, 0, 0);
+            let ip = packet::build::Ipv6 {
+                src,
+                dst,
+                next_header,
+                hop_limit,
+                traffic_class,
+                flow_label,
+                payload_len,
+            };
+            let mut header = vec![0; proto::IPV6_LEN];
+            packet::build::ipv6(&mut header, &ip).unwrap();
+            (proto::ETHERTYPE_IPV6, header)
+        }
+        _ => panic!("{from} and {to}"),
+    };
+    let mut frame = vec![0; proto::ETHERNET_LEN];
+    ethernet(&mut frame, GATEWAY, MAC, kind).unwrap();
+    frame.extend(header);
+    frame.extend(tcp);
+    frame
 }
 
 /// Plays a hostile client, whose connections go on from segment to segment.
@@ -418,7 +485,7 @@ pub(super) fn hostile(segments: Vec<Segment>) {
     let mut now = Duration::ZERO;
     let mut ends = BTreeMap::<(u8, bool), (u32, u32)>::new();
     for segment in segments {
-        let segment = Segment { port: segment.port % 12, ..segment };
+        let segment = Segment { port: segment.port % 12, ends: segment.ends % 32, ..segment };
         now += Duration::from_millis(segment.wait.into());
         let key = (segment.port, segment.dns);
         let (next, theirs) = ends.get(&key).copied().unwrap_or_default();
