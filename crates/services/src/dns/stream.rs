@@ -11,6 +11,8 @@ const FULL: usize = 16_384;
 /// The messages of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
+    /// Bytes that came of a message that is not whole. The socket's buffer is a ring, whose end may cut a message.
+    begun: Vec<u8>,
     /// Questions nobody took yet, and how many wait for answers.
     questions: Vec<Vec<u8>>,
     waiting: usize,
@@ -21,23 +23,40 @@ pub(crate) struct Stream {
     ended: bool,
 }
 
+impl Stream {
+    fn has_room(&self) -> bool {
+        self.waiting < MOST && self.answers.len() < FULL
+    }
+
+    /// Returns how many bytes the message that came in part misses, as far as is known.
+    fn missing(&self) -> usize {
+        let Some((len, rest)) = self.begun.split_first_chunk::<2>() else { return 2 - self.begun.len() };
+        usize::from(u16::from_be_bytes(*len)).saturating_sub(rest.len())
+    }
+
+    /// Asks what is whole now.
+    fn ask(&mut self) {
+        let message = take(&mut self.begun).split_off(2);
+        self.questions.push(message);
+        self.waiting += 1;
+    }
+}
+
 impl Talk for Stream {
     fn hear(&mut self, bytes: &[u8], fin: bool, _now: Duration) -> usize {
         let mut at = 0;
-        while self.waiting < MOST && self.answers.len() < FULL && !self.ended {
-            let Some((len, rest)) = bytes[at..].split_first_chunk::<2>() else { break };
-            let len = usize::from(u16::from_be_bytes(*len));
-            if len > super::LONGEST_QUESTION {
-                self.ended = true;
-                break;
+        while self.has_room() && !self.ended {
+            let more = self.missing().min(bytes.len() - at);
+            self.begun.extend_from_slice(&bytes[at..at + more]);
+            at += more;
+            match self.missing() {
+                0 => self.ask(),
+                missing if missing > super::LONGEST_QUESTION => self.ended = true,
+                _ if more == 0 => break,
+                _ => {}
             }
-            let Some(message) = rest.get(..len) else { break };
-            self.questions.push(message.to_vec());
-            self.waiting += 1;
-            at += 2 + len;
         }
-        let has_room = self.waiting < MOST && self.answers.len() < FULL;
-        self.ended |= fin && has_room;
+        self.ended |= fin && self.has_room();
         if self.ended { bytes.len() } else { at }
     }
 

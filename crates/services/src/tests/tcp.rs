@@ -327,16 +327,37 @@ fn sources_that_no_host_has_get_nothing() {
     assert_eq!(services.answer(1, &right.frame(1, 1), Duration::ZERO).len(), 1);
 }
 
+/// Returns a question by TCP.
+fn query(name: &str, id: u16) -> Vec<u8> {
+    let mut message = Message::new(id, MessageType::Query, OpCode::Query);
+    message.metadata.recursion_desired = true;
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+    let bytes = message.to_vec().unwrap();
+    [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()
+}
+
+#[test]
+fn one_connection_has_many_questions() {
+    let services = serving(DATA);
+    let asked: Vec<u8> = (0..60).flat_map(|id| query("vm1.blue.internal.", id)).collect();
+    assert!(asked.len() > 2048, "more than the socket's buffer");
+    let mut client = Client::connect(OWN.into(), SERVER.into(), 53, 40000);
+    client.run(&services, 1);
+    client.socket().send_slice(&asked).unwrap();
+    let said = client.read(&services, 1);
+    let (mut rest, mut ids) = (&said[..], Vec::new());
+    while let Some((len, more)) = rest.split_first_chunk::<2>() {
+        let (message, more) = more.split_at(usize::from(u16::from_be_bytes(*len)));
+        ids.push(Message::from_vec(message).unwrap().metadata.id);
+        rest = more;
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..60).collect::<Vec<u16>>());
+}
+
 #[test]
 fn names_are_resolved_by_tcp() {
     let services = serving(DATA);
-    let query = |name: &str, id: u16| {
-        let mut message = Message::new(id, MessageType::Query, OpCode::Query);
-        message.metadata.recursion_desired = true;
-        message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
-        let bytes = message.to_vec().unwrap();
-        [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()
-    };
     let mut client = Client::connect(OWN.into(), SERVER.into(), 53, 40000);
     client.run(&services, 1);
     client.socket().send_slice(&[query("vm1.", 7), query("www.example.", 8)].concat()).unwrap();
