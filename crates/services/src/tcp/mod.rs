@@ -3,11 +3,14 @@
 
 mod connection;
 mod link;
+mod options;
 
 use crate::frame::Back;
 use crate::{Binding, Refused};
 use connection::Connection;
+use options::without_sack;
 use packet::{Headers, L4};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -79,7 +82,7 @@ impl Connections {
         results: &mut Results,
     ) -> Result<(), Refused> {
         let back = Back::of(headers)?;
-        let (L4::Tcp { flags, .. }, Some(ip)) = (headers.l4, headers.ip()) else {
+        let (L4::Tcp { flags, header_len, .. }, Some(ip)) = (headers.l4, headers.ip()) else {
             return Err(Refused::Malformed);
         };
         let from = usize::from(ip.at);
@@ -87,11 +90,17 @@ impl Connections {
             return Err(Refused::Malformed);
         }
         let packet = frame.get(from..from + ip.len as usize).ok_or(Refused::Malformed)?;
+        let packet = if flags & SYN == 0 {
+            Cow::Borrowed(packet)
+        } else {
+            let segment = usize::from(headers.l4_at).saturating_sub(from);
+            Cow::Owned(without_sack(packet, segment, header_len.into()))
+        };
         let at = |all: &[Connection]| all.iter().position(|its| its.back() == back);
         let mut known = self.guests.get(&number).and_then(|all| at(all));
         if known.is_none() {
             if flags & (SYN | ACK | RST) != SYN {
-                let frames = Connection::refuse(back, guest.mtu, packet, now);
+                let frames = Connection::refuse(back, guest.mtu, &packet, now);
                 results.frames.extend(frames.into_iter().map(|frame| (number, frame)));
                 return Ok(());
             }
@@ -102,7 +111,7 @@ impl Connections {
             known = own.len().checked_sub(1);
         }
         if let Some((all, at)) = self.guests.get_mut(&number).zip(known) {
-            all[at].take(packet, now).into_results(number, results);
+            all[at].take(&packet, now).into_results(number, results);
             if all[at].is_over(now) {
                 all.swap_remove(at);
             }

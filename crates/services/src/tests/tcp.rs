@@ -399,6 +399,9 @@ pub(super) struct Segment {
     text: u8,
     wait: u16,
     ends: u8,
+    /// Whether sequence numbers begin near their greatest, and the first option permits selective acknowledgements.
+    late: bool,
+    sack: bool,
 }
 
 const METADATA4: &str = "169.254.169.254";
@@ -408,6 +411,9 @@ const SERVER6: &str = "fd00:1::ffff";
 /// Sources of segments that no host has.
 const SOURCES: [[&str; 4]; 2] =
     [["0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1"], ["::", "ff02::1", "::1", "ff05::2"]];
+
+/// A sequence number near the greatest.
+const FIRST: u32 = 0xffff_ff00;
 
 /// Texts of hostile clients.
 const TEXTS: [&[u8]; 5] = [
@@ -446,7 +452,10 @@ impl Segment {
         let far = if self.far { 0x7fff_0000 } else { 0 };
         let seq = next.wrapping_add_signed(self.seq.into()).wrapping_add(far);
         let ack = theirs.wrapping_add_signed(self.ack.into()).wrapping_add(far);
-        let mut options = self.options.clone();
+        let first = if self.late { FIRST } else { 0 };
+        let seq = seq.wrapping_add(if self.flags & 2 == 0 { 0 } else { first });
+        let mut options = if self.sack { vec![1, 4, 2] } else { Vec::new() };
+        options.extend(&self.options);
         options.truncate(40);
         options.resize(options.len().next_multiple_of(4), 1);
         let mut tcp = Vec::new();
@@ -529,6 +538,32 @@ pub(super) fn hostile(segments: Vec<Segment>) {
         }
         assert!(frames <= 400, "{frames}");
         assert!(services.connections().of(1) <= 8);
+    }
+}
+
+#[test]
+fn holes_near_the_greatest_sequence_number_are_survived() {
+    for options in [vec![4, 2], vec![1, 4, 2], vec![2, 4, 5, 0, 4, 2, 4, 2]] {
+        let services = serving(DATA);
+        let at = |flags, next, theirs| {
+            let segment = Segment { flags, window: 1000, ..Segment::default() };
+            let segment = if flags == 2 { Segment { options: options.clone(), ..segment } } else { segment };
+            let text = u8::from(flags == 24);
+            let answers =
+                services.answer(1, &Segment { text, ..segment }.frame(next, theirs), Duration::ZERO);
+            let [Answer::Frame(frame)] = &answers[..] else { return None };
+            let headers = Headers::ethernet(frame, 0, frame.len()).unwrap();
+            let packet::L4::Tcp { seq, ack, flags, .. } = headers.l4 else { panic!("{headers:?}") };
+            let options = frame[usize::from(headers.l4_at) + proto::TCP_LEN..].to_vec();
+            Some((seq, ack, flags, options))
+        };
+        let (seq, ack, flags, said) = at(2, FIRST, 0).unwrap();
+        assert_eq!((ack, flags), (FIRST + 1, 18));
+        assert!(!said.windows(2).any(|option| option == [4, 2]), "{said:?}");
+        assert!(at(16, FIRST + 1, seq.wrapping_add(1)).is_none());
+        // A part that is ahead by so much that the hole ends behind the greatest number.
+        let (_, ack, flags, said) = at(24, FIRST.wrapping_add(300), seq.wrapping_add(1)).unwrap();
+        assert_eq!((ack, flags, said.len()), (FIRST + 1, 16, 0));
     }
 }
 
