@@ -98,13 +98,8 @@ impl Services {
         let mut connections = self.connections();
         let mut state = self.lock();
         let before = state.plan.clone();
-        let place = |plan: &Plan, number: u16| {
-            let its = plan.bindings.get(&number);
-            its.map(|its| {
-                (its.guest.clone(), its.network.name.clone(), its.network.dns, its.network.metadata)
-            })
-        };
-        connections.keep(|number| place(&before, number) == place(&plan, number));
+        // Whose settings changed in any way asks again: what began by the old ones may be another guest's.
+        connections.keep(|number| before.bindings.get(&number) == plan.bindings.get(&number));
         let same = |number: &u16| {
             let guest = |plan: &Plan| plan.bindings.get(number).map(|its| its.guest.clone());
             guest(&before) == guest(&plan) && plan.bindings.get(number).is_some_and(|its| its.learns)
@@ -116,6 +111,7 @@ impl Services {
         }
         state.counts.keep(&plan);
         state.plan = Arc::new(plan);
+        connections.follow(&state.plan);
     }
 
     /// Returns the answers to a guest's frame. `guest`: the number of its interface; `now`: the time after any begin.
@@ -129,7 +125,7 @@ impl Services {
             learnt.filter(|_| binding.learns).map(|mac| Binding { mac: Some(mac), ..binding.clone() });
         let answer = match answer(&plan, known.as_ref().unwrap_or(binding), frame) {
             Ok(Outcome::Segment(headers)) => {
-                let result = self.segment(&plan, (guest, binding), (frame, &headers), now);
+                let result = self.segment(guest, (frame, &headers), now);
                 return result.unwrap_or_else(|refused| {
                     self.lock().counts.count(&binding.network.name, Err(&refused));
                     Vec::new()
@@ -159,11 +155,14 @@ impl Services {
     /// Takes a segment of a TCP connection.
     fn segment(
         &self,
-        plan: &Arc<Plan>,
-        (number, guest): (u16, &Binding),
+        number: u16,
         (frame, headers): (&[u8], &Headers),
         now: Duration,
     ) -> Result<Vec<Answer>, Refused> {
+        let mut connections = self.connections();
+        // No other plan comes before the connection is there to follow it.
+        let plan = self.lock().plan.clone();
+        let Some(guest) = plan.bindings.get(&number) else { return Ok(Vec::new()) };
         let is_dns = headers.ports().1 == dns::SERVER;
         let talk = |back| -> Box<dyn Talk> {
             if is_dns {
@@ -171,10 +170,9 @@ impl Services {
             }
             Box::new(metadata::Exchange::new(plan.clone(), number, back, self.tokens.clone()))
         };
-        let mut connections = self.connections();
         let mut results = Results::default();
         connections.take((number, guest), (frame, headers), now, talk, &mut results)?;
-        let answers = self.settle(plan, &mut connections, results, now);
+        let answers = self.settle(&plan, &mut connections, results, now);
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 

@@ -175,6 +175,10 @@ impl Talk for Exchange {
         self.answer.is_some()
     }
 
+    fn follow(&mut self, plan: &Arc<Plan>) {
+        self.plan = plan.clone();
+    }
+
     fn outcome(&mut self) -> Option<Result<(), Refused>> {
         self.outcome.take()
     }

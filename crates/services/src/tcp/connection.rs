@@ -2,14 +2,15 @@
 
 use super::link::Link;
 use super::{Question, Results, Talk};
-use crate::Refused;
 use crate::frame::Back;
+use crate::{Plan, Refused};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a client that wait to be read, and bytes to it that wait to be acknowledged.
@@ -142,6 +143,10 @@ impl Connection {
     pub(super) fn take(&mut self, packet: &[u8], now: Duration) -> Advance {
         self.heard = now;
         self.advance(Some(packet), now)
+    }
+
+    pub(super) fn follow(&mut self, plan: &Arc<Plan>) {
+        self.talk.follow(plan);
     }
 
     /// Takes the answer to a question of the client.

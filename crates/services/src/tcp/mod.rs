@@ -6,13 +6,14 @@ mod link;
 mod options;
 
 use crate::frame::Back;
-use crate::{Binding, Refused};
+use crate::{Binding, Plan, Refused};
 use connection::Connection;
 use options::without_sack;
 use packet::{Headers, L4};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most connections of a guest's interface, and of all.
@@ -33,6 +34,8 @@ pub(crate) trait Talk: std::fmt::Debug + Send {
     fn said(&mut self, len: usize);
     /// Returns whether the connection ends when all is said.
     fn is_over(&self) -> bool;
+    /// Goes on by this plan.
+    fn follow(&mut self, _plan: &Arc<Plan>) {}
     /// Takes the questions that somebody else answers.
     fn questions(&mut self) -> Vec<Vec<u8>> {
         Vec::new()
@@ -158,6 +161,11 @@ impl Connections {
     /// Forgets the connections of interfaces for which this does not hold.
     pub(crate) fn keep(&mut self, holds: impl Fn(u16) -> bool) {
         self.guests.retain(|number, _| holds(*number));
+    }
+
+    /// Goes on by this plan: an old one is not kept for the sake of a connection.
+    pub(crate) fn follow(&mut self, plan: &Arc<Plan>) {
+        self.guests.values_mut().flatten().for_each(|its| its.follow(plan));
     }
 
     /// Returns whether there are none.

@@ -290,6 +290,28 @@ fn hostile_requests_end() {
 }
 
 #[test]
+fn a_request_is_answered_by_the_settings_in_force() {
+    let services = serving(DATA);
+    let begin = |guest, port| {
+        let mut client = Client::connect(OWN.into(), metadata::ADDRESSES[0], 80, port);
+        client.run(&services, guest);
+        client.socket().send_slice(b"GET /user-data HTTP/1.1\r\n").unwrap();
+        client.run(&services, guest);
+        client
+    };
+    let (mut old, mut other) = (begin(1, 40000), begin(3, 40001));
+    let before = Arc::downgrade(&services.lock().plan);
+    services.follow(plan_of("new"));
+    // Nobody keeps the old settings, and the one whose own are the same goes on.
+    assert_eq!(before.strong_count(), 0);
+    other.socket().send_slice(b"\r\n").unwrap();
+    assert!(String::from_utf8(other.read(&services, 3)).unwrap().ends_with("\r\n\r\nother"));
+    old.socket().send_slice(b"\r\n").unwrap();
+    assert!(old.read(&services, 1).is_empty() && !old.socket().may_send());
+    assert_eq!(get(&services, "/user-data").as_deref(), Some("new"));
+}
+
+#[test]
 fn half_open_connections_make_room() {
     let services = serving(DATA);
     let syn = |port| Segment { port, flags: 2, ..Segment::default() };
