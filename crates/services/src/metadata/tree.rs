@@ -83,8 +83,9 @@ impl Teller<'_> {
                 Some(lines(leaves.chain(keys)))
             }
             ["meta-data", "public-keys"] => {
-                let keys = self.guest.ssh_keys.iter().enumerate();
-                Some(lines(keys.map(|(number, _)| format!("{number}={}", self.guest.guest))))
+                // Clients keep one key of each name.
+                let numbers = 0..self.guest.ssh_keys.len();
+                Some(lines(numbers.map(|number| format!("{number}=key{number}"))))
             }
             ["meta-data", "public-keys", number] => self.key(number).map(|_| lines(["openssh-key"])),
             ["meta-data", "public-keys", number, "openssh-key"] => {

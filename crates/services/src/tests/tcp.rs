@@ -15,13 +15,15 @@ use std::collections::VecDeque;
 
 const DATA: &str = "#cloud-config\npassword: secret\n";
 
+const KEYS: [&str; 2] = ["ssh-ed25519 AAAA me", "ssh-ed25519 BBBB you"];
+
 fn plan_of(data: &str) -> Plan {
     let mut plan = plan(DhcpOptions { lease_time: 3600, ..DhcpOptions::default() }, 1450);
     let network = Network { dns: true, metadata: true, ..Network::clone(&plan.bindings[&1].network) };
     let network = Arc::new(network);
     plan.bindings.values_mut().for_each(|its| its.network = network.clone());
     let its = plan.bindings.get_mut(&1).unwrap();
-    (its.user_data, its.ssh_keys) = (Some(data.into()), vec!["ssh-ed25519 AAAA me".to_owned()]);
+    (its.user_data, its.ssh_keys) = (Some(data.into()), KEYS.map(str::to_owned).to_vec());
     let other =
         Binding { guest: "vm3".to_owned(), hostname: None, user_data: Some("other".into()), ..its.clone() };
     plan.bindings.insert(3, other);
@@ -193,8 +195,9 @@ fn data_sources_read_their_guest() {
         ("/latest/meta-data/hostname", "vm1.blue.internal"),
         ("/latest/meta-data/local-ipv4", "10.1.1.7"),
         ("/latest/meta-data/mac?x=1", "02:00:00:00:00:01"),
-        ("/latest/meta-data/public-keys/", "0=vm1"),
-        ("/latest/meta-data/public-keys/0/openssh-key", "ssh-ed25519 AAAA me"),
+        ("/latest/meta-data/public-keys/", "0=key0\n1=key1"),
+        ("/latest/meta-data/public-keys/0/openssh-key", KEYS[0]),
+        ("/latest/meta-data/public-keys/1/openssh-key", KEYS[1]),
     ] {
         assert_eq!(get(&services, path).as_deref(), Some(text), "{path}");
     }
@@ -211,7 +214,7 @@ fn data_sources_read_their_guest() {
     assert_eq!(link["ethernet_mac_address"], "02:00:00:00:00:01");
     assert_eq!(json("/meta-data")["instance-id"], "vm1");
     for path in
-        ["/latest/meta-data/x", "/latest/meta-data/public-keys/1/openssh-key", "/x", "/../latest", "*"]
+        ["/latest/meta-data/x", "/latest/meta-data/public-keys/2/openssh-key", "/x", "/../latest", "*"]
     {
         assert_eq!(get(&services, path), None, "{path}");
     }
