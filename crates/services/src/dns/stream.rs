@@ -4,9 +4,11 @@ use crate::tcp::Talk;
 use std::mem::take;
 use std::time::Duration;
 
-/// Most questions of a connection that wait for answers, and bytes of answers that wait to be sent.
+/// Most questions of a connection that wait for answers, and bytes of answers with which no more are taken.
 const MOST: usize = 8;
 const FULL: usize = 16_384;
+/// Most bytes of answers that wait: so many that one of any length has room.
+const HELD: usize = FULL + 2 + u16::MAX as usize;
 
 /// The messages of a connection.
 #[derive(Debug, Default)]
@@ -79,11 +81,15 @@ impl Talk for Stream {
         take(&mut self.questions)
     }
 
-    /// Takes an answer; an empty one if there is none, which ends the connection.
+    /// Takes an answer; an empty one if there is none, which ends the connection. So does one without room: who asks
+    /// for long answers is to take them.
     fn deliver(&mut self, message: &[u8]) {
         self.waiting = self.waiting.saturating_sub(1);
+        self.answers.drain(..self.sent);
+        self.sent = 0;
         match u16::try_from(message.len()) {
-            Ok(len) if len > 0 => {
+            Ok(len) if len > 0 && self.answers.len() + 2 + message.len() <= HELD => {
+                self.answers.reserve_exact(2 + message.len());
                 self.answers.extend(len.to_be_bytes());
                 self.answers.extend(message);
             }

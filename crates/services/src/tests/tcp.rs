@@ -1,6 +1,7 @@
 //! Connections by TCP, of well-behaved clients, which smoltcp plays, and of hostile ones.
 
 use super::*;
+use crate::tcp::Talk;
 use crate::{Inquiry, metadata};
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
 use hickory_proto::rr::{Name, RecordType};
@@ -378,6 +379,23 @@ fn one_connection_has_many_questions() {
     }
     ids.sort_unstable();
     assert_eq!(ids, (0..60).collect::<Vec<u16>>());
+}
+
+#[test]
+fn answers_that_nobody_takes_are_bounded() {
+    let mut stream = crate::dns::Stream::default();
+    let asked: Vec<u8> = (0..8).flat_map(|id| query("www.example.", id)).collect();
+    assert_eq!(stream.hear(&asked, false, Duration::ZERO), asked.len());
+    assert_eq!(stream.questions().len(), 8);
+    (0..8).for_each(|_| stream.deliver(&[7; 60_000]));
+    assert_eq!(stream.say().len(), 60_002);
+    assert!(stream.is_over());
+    // One of any length has room behind short ones.
+    let mut stream = crate::dns::Stream::default();
+    stream.deliver(&[7; 16_000]);
+    stream.said(10);
+    stream.deliver(&[7; 65_535]);
+    assert!(stream.say().len() == 81_529 && !stream.is_over());
 }
 
 #[test]
