@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Carries packets between the client and the services for a while; returns inquiries.
-    fn run(&mut self, services: &Services, guest: u16) -> Vec<Box<Inquiry>> {
+    fn run(&mut self, services: &Services, guest: u16) -> Vec<Inquiry> {
         let mut inquiries = Vec::new();
         for _ in 0..20 {
             self.now += Duration::from_millis(50);
@@ -97,7 +97,7 @@ impl Client {
         inquiries
     }
 
-    fn hear(&mut self, answers: Vec<(u16, Answer)>, guest: u16) -> Vec<Box<Inquiry>> {
+    fn hear(&mut self, answers: Vec<(u16, Answer)>, guest: u16) -> Vec<Inquiry> {
         let mut inquiries = Vec::new();
         for (number, answer) in answers {
             match answer {
@@ -106,7 +106,7 @@ impl Client {
                     self.link.to.push_back(frame[proto::ETHERNET_LEN..].to_vec());
                 }
                 Answer::Frame(_) => panic!("a frame for another guest"),
-                Answer::Inquiry(inquiry) => inquiries.push(inquiry),
+                Answer::Inquiry(inquiry) => inquiries.push(*inquiry),
             }
         }
         inquiries
