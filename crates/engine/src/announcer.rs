@@ -150,8 +150,9 @@ fn listening(view: &View<'_>, up: &BTreeSet<VifId>, places: &Places) -> Listenin
     let is_attached =
         |vrf| view.network(vrf).and_then(|network| network.wire).is_some_and(|wire| up.contains(&wire.vif));
     for network in snapshot.networks().filter(|network| is_attached(network.vrf)) {
-        let gateways = network.gateways.iter();
-        gateways.for_each(|subnet| add(NeighbourScope::Network(network.vrf), subnet.addr()));
+        let gateways =
+            network.gateways.iter().map(|net| net.addr()).filter(|addr| !network.is_metadata(*addr));
+        gateways.for_each(|addr| add(NeighbourScope::Network(network.vrf), addr));
     }
     for (vrf, addr) in places.keys().filter(|(vrf, _)| is_attached(*vrf)) {
         add(NeighbourScope::Network(*vrf), *addr);

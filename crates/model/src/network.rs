@@ -130,6 +130,13 @@ impl Network {
         self.gateways.iter().any(|gateway| gateway.addr() == addr)
     }
 
+    /// Returns whether an address is one where metadata is asked for. Only guests find it: on an attached wire and
+    /// behind tunnels there may be servers of metadata of others.
+    #[must_use]
+    pub fn is_metadata(&self, addr: IpAddr) -> bool {
+        self.services.metadata && Services::METADATA.contains(&addr)
+    }
+
     /// Returns whether an address is the router anycast address of one of the subnets: the lowest one (RFC 4291,
     /// 2.6.1), except in subnets of two addresses or one (RFC 6164).
     #[must_use]

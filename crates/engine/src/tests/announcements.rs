@@ -168,6 +168,9 @@ fn groups_that_are_answered_for_are_reported() {
     let snapshot = telling.host.shared.snapshot();
     let mut outside = snapshot.network(Vrf(3)).unwrap().clone();
     outside.gateways.push("fd00:3::ffff/64".parse().unwrap());
+    // This one is for guests alone.
+    outside.gateways.push("fd00:ec2::254/128".parse().unwrap());
+    outside.services.metadata = true;
     telling.host.shared.apply(&[Change::PutNetwork(outside)]).unwrap();
     let up = [WIRE.0, PROVIDER.0];
     for _ in 0..3 {

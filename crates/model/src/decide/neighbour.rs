@@ -145,7 +145,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Returns the gateway's answer, if the address is its own or a router anycast address of its subnets.
     fn gateways_answer(&self, frame: &Frame<'a>, addr: IpAddr) -> Option<Answer> {
         let own = Answer { router: true, ..Answer::host(frame.gateway_mac()) };
-        if frame.network.is_gateway(addr) || frame.origin.is_guest() && is_router(frame.network, addr) {
+        let is_guest = frame.origin.is_guest();
+        if frame.network.is_gateway(addr) && (is_guest || !frame.network.is_metadata(addr))
+            || is_guest && is_router(frame.network, addr)
+        {
             return Some(own);
         }
         let anycast = is_router_anycast(self.tables, frame.network, addr);

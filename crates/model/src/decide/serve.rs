@@ -1,7 +1,7 @@
 //! Packets to the services that the host itself gives the guests of a network.
 
 use super::{Frame, Origin};
-use crate::{GATEWAY_MAC, Network, Service, Services, Verdict};
+use crate::{GATEWAY_MAC, Network, Service, Verdict};
 use packet::{Ethernet, Fragment, Ip, L4, Mac, proto};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -41,8 +41,7 @@ fn asked(frame: &Frame<'_>, eth: &Ethernet, ip: &Ip) -> Option<Service> {
             (network.services.dns && is_asked()).then_some(Service::Dns)
         }
         (_, L4::Tcp { dst: HTTP_SERVER, .. }) => {
-            let is_asked = || Services::METADATA.contains(&ip.dst) && frame.is_gateways(eth.dst);
-            (network.services.metadata && is_asked()).then_some(Service::Metadata)
+            (network.is_metadata(ip.dst) && frame.is_gateways(eth.dst)).then_some(Service::Metadata)
         }
         (IpAddr::V6(DHCPV6_SERVERS), L4::Udp { dst: DHCPV6_SERVER, .. }) => {
             (network.services.dhcp && has_v6()).then_some(Service::Dhcpv6)
