@@ -122,7 +122,8 @@ impl Value for IpAddr {
 
 /// Checks that a host may have an address.
 pub(crate) fn host_address(addr: IpAddr) -> Result<IpAddr, String> {
-    if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() {
+    let is_broadcast = matches!(addr, IpAddr::V4(v4) if v4.is_broadcast());
+    if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || is_broadcast {
         return Err(format!("{addr} can't be a host's address"));
     }
     Ok(addr)
@@ -138,13 +139,14 @@ impl Value for SocketAddr {
 impl Value for IpNet {
     fn read(value: &Node<'_>) -> Result<Self, String> {
         let text = text(value)?;
-        text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        let net: Self = text.parse().map_err(|_| match text.parse::<IpAddr>() {
             Ok(addr) => format!(
                 "\"{text}\" lacks its prefix length, as in \"{addr}/{}\"",
                 if addr.is_ipv4() { 24 } else { 64 }
             ),
             Err(_) => format!("\"{text}\" is not an address with prefix length, as in \"10.1.1.254/24\""),
-        })
+        })?;
+        host_address(net.addr()).map(|_| net)
     }
 }
 

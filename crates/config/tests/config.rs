@@ -248,6 +248,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "address 10.1.1.254 of network \"blue\" is already taken by network \"blue\"",
     ),
     (
+        "\"10.1.1.1\", \"fd00",
+        "\"169.254.169.254\", \"fd00",
+        "address 169.254.169.254 of network \"blue\" is already taken by network \"blue\"",
+    ),
+    ("203.0.113.1/24", "224.0.0.1/24", "224.0.0.1 can't be a host's address"),
+    ("203.0.113.1/24", "255.255.255.255/32", "255.255.255.255 can't be a host's address"),
+    (
         "vni = 5001\n",
         "vni = 5001\nmtu = 1279\n",
         "network \"blue\": mtu 1279 is below 1280, which IPv6 needs; gateway fd00:1::ffff/64 is IPv6",

@@ -348,6 +348,7 @@ impl<'a> Compiler<'a> {
                 let (vif, mac) = (self.vif_id(&name), made_up_mac(&self.out.host.name, &name));
                 self.nexthop(Nexthop::Encap { vif, mac })
             }
+            To::Discard => self.nexthop(Nexthop::Discard),
             To::Route(route) => self.group(&route.to),
         };
         self.user = User::Other;
@@ -706,6 +707,11 @@ fn action(action: DefaultAction) -> Action {
     }
 }
 
+/// Returns a network's gateways, with the addresses where metadata is asked for.
+fn gateways(network: &config::Network) -> Vec<IpNet> {
+    network.gateways.iter().copied().chain(network.metadata_addresses().map(IpNet::from)).collect()
+}
+
 /// Makes a locally administered MAC for a wire whose device has none, or a way out. It is the same at every start
 /// (FNV-1a of the names).
 pub(crate) fn made_up_mac(host: &str, wire: &str) -> Mac {
@@ -720,10 +726,3 @@ pub(crate) fn made_up_mac(host: &str, wire: &str) -> Mac {
 
 #[cfg(test)]
 mod tests;
-
-/// Returns a network's gateways, with the addresses where metadata is asked for.
-fn gateways(network: &config::Network) -> Vec<IpNet> {
-    let has = |other: &IpAddr| network.gateways.iter().any(|net| net.addr().is_ipv4() == other.is_ipv4());
-    let asked = Services::METADATA.iter().filter(|addr| network.metadata && has(addr));
-    network.gateways.iter().copied().chain(asked.map(|addr| IpNet::from(*addr))).collect()
-}

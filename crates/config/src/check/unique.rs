@@ -104,6 +104,9 @@ fn claims(object: &Object) -> Vec<Claim> {
             for net in &network.gateways {
                 claim(format!("address {} of network \"{name}\"", net.addr()), "gateways");
             }
+            for addr in network.metadata_addresses() {
+                claim(format!("address {addr} of network \"{name}\""), "metadata");
+            }
             if let Some(wire) = &network.wire {
                 let vlan = network.vlan.map_or("untagged traffic".to_owned(), |vlan| format!("vlan {vlan}"));
                 claim(format!("{vlan} of wire \"{wire}\""), "wire");

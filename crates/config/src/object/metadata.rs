@@ -4,10 +4,17 @@ use super::{Guest, Network};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Value, text};
+use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+/// Where metadata is asked for.
+const ADDRESSES: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
 /// Longest user data, bytes.
 const MAX_USER_DATA: usize = 65_536;
 /// Most keys of a guest, and the longest, bytes.
@@ -67,5 +74,17 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
 pub(super) fn check_network(network: &Network, r: &Reader<'_>) {
     if network.metadata && network.gateways.is_empty() {
         r.problem(Some("metadata"), "`metadata` needs an address in `gateways`, by which guests reach it");
+    }
+}
+
+impl Network {
+    /// Returns the addresses where guests ask for their metadata, besides those in `gateways`: of each family that the
+    /// network has.
+    pub fn metadata_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let gateways = || self.gateways.iter().map(IpNet::addr);
+        let has = move |asked: &IpAddr| {
+            gateways().any(|addr| addr.is_ipv4() == asked.is_ipv4()) && !gateways().any(|addr| addr == *asked)
+        };
+        ADDRESSES.into_iter().filter(move |asked| self.metadata && has(asked))
     }
 }

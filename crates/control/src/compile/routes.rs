@@ -6,7 +6,7 @@ use config::{Guest, Key, Kind, Lease, Object, Route};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 pub(super) struct ObjectRoute<'a> {
     pub(super) network: &'a str,
@@ -26,6 +26,8 @@ pub(super) enum To<'a> {
     },
     /// The network's way out by the host.
     WayOut,
+    /// Nowhere.
+    Discard,
     /// The targets of a `[[route]]`.
     Route(&'a Route),
 }
@@ -40,7 +42,7 @@ impl ObjectRoute<'_> {
     /// Is true if the route gives way to any other with its prefix. A route that somebody wrote is more
     /// deliberate than the subnet or the way out that follows from a gateway. Among other routes the last one counts.
     pub(super) fn gives_way(&self) -> bool {
-        matches!(self.to, To::Subnet | To::WayOut)
+        matches!(self.to, To::Subnet | To::WayOut | To::Discard)
     }
 }
 
@@ -52,9 +54,10 @@ pub(super) fn routes_of<'a>(object: &'a Object, lease: Option<&'a Lease>) -> Vec
                 let route = |prefix, to| ObjectRoute { network: &network.name, prefix, to };
                 [route(IpNet::from(gateway.addr()), To::Gateway), route(gateway.trunc(), To::Subnet)]
             };
-            let out = network.gateways.iter().filter(|_| network.leaves_by_host()).map(|gateway| {
-                let prefix = everywhere(gateway);
-                ObjectRoute { network: &network.name, prefix, to: To::WayOut }
+            let out = network.gateways.iter().filter(|_| network.leaves_by_host()).flat_map(|gateway| {
+                let way = |prefix, to| ObjectRoute { network: &network.name, prefix, to };
+                let metadata = gateway.addr().is_ipv6().then(|| way(METADATA6, To::Discard));
+                metadata.into_iter().chain([way(everywhere(gateway), To::WayOut)])
             });
             network.gateways.iter().flat_map(both).chain(out).collect()
         }
@@ -66,6 +69,11 @@ pub(super) fn routes_of<'a>(object: &'a Object, lease: Option<&'a Lease>) -> Vec
         _ => Vec::new(),
     }
 }
+
+/// Where the cloud tells the host who it is. Guests that leave as the host are not the host. Its IPv4 address is
+/// link-local, and so not routed.
+const METADATA6: IpNet =
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128));
 
 /// Returns the prefix of all addresses of a family.
 fn everywhere(of: &IpNet) -> IpNet {

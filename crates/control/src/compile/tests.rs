@@ -156,6 +156,22 @@ fn an_own_route_beats_the_one_that_follows_from_a_gateway() {
 }
 
 #[test]
+fn the_way_out_does_not_lead_to_metadata_of_the_host() {
+    let network = |keys: &str| {
+        let gateways = "gateways = [\"10.1.1.254/24\", \"fd00:1::ffff/64\"]";
+        let network = format!("[[network]]\nname = \"blue\"\nvrf = 1\n{gateways}\n{keys}\n");
+        compiled(&format!("{HOST}{network}"), &mut Ids::default())
+    };
+    let [v4, v6] = Services::METADATA.map(|addr| (Vrf(1), IpNet::from(addr)));
+    let desired = network("snat = \"host\"");
+    assert_eq!(desired.nexthops[&desired.routes[&v6]], Nexthop::Discard);
+    assert!(!desired.networks[&Vrf(1)].gateways.contains(&v6.1));
+    let desired = network("metadata = true");
+    assert!([v4, v6].iter().all(|(vrf, net)| desired.networks[vrf].gateways.contains(net)));
+    assert!(![v4, v6].iter().any(|route| desired.routes.contains_key(route)));
+}
+
+#[test]
 fn wires_without_a_mac_of_their_own_get_one_that_differs_by_host() {
     let mac = |host: &str| {
         let text = format!("{}{BASE}", HOST.replace("\"a\"", &format!("\"{host}\"")));
