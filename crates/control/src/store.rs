@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -446,9 +447,11 @@ impl Medium for Waiting {
 /// Opens the store's files and locks them. Returns `None` if a different process has them, unless `other` is
 /// its lock.
 fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Locked>> {
-    std::fs::create_dir_all(dir)?;
-    let open =
-        |name| File::options().read(true).write(true).create(true).truncate(false).open(dir.join(name));
+    // User data of guests may hold secrets.
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let open = |name| options.open(dir.join(name));
     let files = [open(FILES[0])?, open(FILES[1])?];
     match flock(&files[0], FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(Locked { lock: files[0].as_fd().try_clone_to_owned()?, files, by_other: false })),
