@@ -3,7 +3,7 @@
 use crate::forwarder::Forwarder;
 use crate::privileges::Privileges;
 use crate::resolving::Resolving;
-use engine::{Asked, Engine};
+use engine::{Asked, Engine, Place};
 use model::VifId;
 use services::{Answer, Inquiry, Services};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -46,33 +46,33 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        let Some(engine) = engine.upgrade() else { return };
         let now = began.elapsed();
-        let (mut answers, mut place) = (Vec::new(), None);
+        let send = |guest: u16, answer, place: Option<Place>| match answer {
+            Answer::Frame(frame) => {
+                if !engine.answer(VifId(guest), frame, place) {
+                    services.lost(guest);
+                }
+            }
+            Answer::Inquiry(inquiry) => {
+                if let Err(error) = outside.send(inquiry) {
+                    services.resolved(&error.0, None, now);
+                }
+            }
+        };
         if let Some(asked) = asked {
-            let own = services.answer(asked.guest.0, &asked.frame, now);
-            answers.extend(own.into_iter().map(|answer| (asked.guest.0, answer)));
-            place = Some(asked.place);
+            // The question has its place until the first frame of its answer is sent.
+            let mut place = Some(asked.place);
+            for answer in services.answer(asked.guest.0, &asked.frame, now) {
+                let place = if matches!(answer, Answer::Frame(_)) { place.take() } else { None };
+                send(asked.guest.0, answer, place);
+            }
         }
         if now.saturating_sub(ticked) >= TICK {
             ticked = now;
-            answers.extend(services.tick(now));
+            services.tick(now).into_iter().for_each(|(guest, answer)| send(guest, answer, None));
         }
         let unasked = services.due((std::mem::replace(&mut told, now.as_secs()), now.as_secs()));
-        answers.extend(unasked.into_iter().map(|(guest, frame)| (guest, Answer::Frame(frame))));
-        let Some(engine) = engine.upgrade() else { return };
-        for (guest, answer) in answers {
-            match answer {
-                Answer::Frame(frame) => {
-                    if !engine.answer(VifId(guest), frame, place.take()) {
-                        services.lost(guest);
-                    }
-                }
-                Answer::Inquiry(inquiry) => {
-                    if let Err(error) = outside.send(inquiry) {
-                        services.resolved(&error.0, None, now);
-                    }
-                }
-            }
-        }
+        unasked.into_iter().for_each(|(guest, frame)| send(guest, Answer::Frame(frame), None));
     }
 }
