@@ -408,7 +408,7 @@ def test_cloud_init_reads_metadata(pool, tmp_path):
     keys = ["ssh-ed25519 AAAA me"]
     assert nocloud["instance-id"] == ec2["instance-id"] == stack["uuid"] == "c1", found
     assert nocloud["public-keys"] == list(stack["public_keys"].values()) == keys, found
-    assert ec2["public-keys"] == {"c1": keys[0]}, found
+    assert ec2["public-keys"] == {"key0": keys[0]}, found
     assert stack["hostname"] == "c1.green.internal", found
     (link,) = network["config"][:1]
     assert link["mac_address"] == mac and {"type": "dhcp4"} in link["subnets"], found

@@ -56,19 +56,22 @@ struct State {
     inquirers: BTreeMap<String, Inquirer>,
 }
 
-/// The inquiries of a guest.
+/// The questions of a guest.
 #[derive(Debug, Default)]
 struct Inquirer {
     /// Inquiries under way.
     waiting: u16,
-    /// The second of the last one, and how many there were in it.
+    /// A second, how many inquiries there were in it, and questions by TCP.
     second: u64,
     asked: u16,
+    heard: u16,
 }
 
 /// Most inquiries of a guest under way, and in a second.
 const MOST_INQUIRIES: u16 = 32;
 const INQUIRIES_PER_SECOND: u16 = 100;
+/// Most questions of a guest by TCP in a second: as many as it may have packets, one of which can have many.
+const QUESTIONS_PER_SECOND: u16 = 500;
 
 /// The result of a question.
 #[derive(Debug)]
@@ -80,10 +83,20 @@ pub enum Answer {
 }
 
 impl Inquirer {
-    fn may_ask(&mut self, now: u64) -> bool {
+    fn turn_to(&mut self, now: u64) {
         if self.second != now {
-            (self.second, self.asked) = (now, 0);
+            (self.second, self.asked, self.heard) = (now, 0, 0);
         }
+    }
+
+    fn is_heard(&mut self, now: u64) -> bool {
+        self.turn_to(now);
+        self.heard = self.heard.saturating_add(1);
+        self.heard <= QUESTIONS_PER_SECOND
+    }
+
+    fn may_ask(&mut self, now: u64) -> bool {
+        self.turn_to(now);
         let may = self.waiting < MOST_INQUIRIES && self.asked < INQUIRIES_PER_SECOND;
         if may {
             (self.waiting, self.asked) = (self.waiting + 1, self.asked + 1);
@@ -190,7 +203,10 @@ impl Services {
             let number = question.from.0;
             let Some(guest) = plan.bindings.get(&number) else { continue };
             let way = (question.back, Some(question.from.1));
-            let message = match dns::answer(plan, guest, way, &question.message) {
+            let is_heard =
+                self.lock().inquirers.entry(guest.guest.clone()).or_default().is_heard(now.as_secs());
+            let heard = if is_heard { Ok(&question.message) } else { Err(Refused::TooMany) };
+            let message = match heard.and_then(|message| dns::answer(plan, guest, way, message)) {
                 Ok(dns::Outcome::Answer(message)) => {
                     results.outcomes.push((number, Ok(())));
                     message

@@ -64,7 +64,8 @@ impl Teller<'_> {
             // NoCloud, whose seed is the whole address.
             ["meta-data"] => Some(Content::json(&self.nocloud())),
             ["user-data"] => Some(self.user_data().unwrap_or_else(|| Content::text(String::new()))),
-            ["vendor-data"] => Some(Content::text(String::new())),
+            // Without a configuration, the guest asks by DHCP; without the document, it asks for it again and again.
+            ["vendor-data" | "network-config"] => Some(Content::text(String::new())),
             ["openstack"] => Some(lines([OPENSTACK, LATEST])),
             ["openstack", version, rest @ ..] if is_version(version) => self.openstack(rest),
             [version, rest @ ..] if is_version(version) => self.ec2(rest),

@@ -8,7 +8,7 @@ mod options;
 use crate::frame::Back;
 use crate::{Binding, Plan, Refused};
 use connection::Connection;
-use options::without_sack;
+use options::tamed;
 use packet::{Headers, L4};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ impl Connections {
             Cow::Borrowed(packet)
         } else {
             let segment = usize::from(headers.l4_at).saturating_sub(from);
-            Cow::Owned(without_sack(packet, segment, header_len.into()))
+            Cow::Owned(tamed(packet, segment, header_len.into()))
         };
         let at = |all: &[Connection]| all.iter().position(|its| its.back() == back);
         let mut known = self.guests.get(&number).and_then(|all| at(all));
@@ -122,16 +122,21 @@ impl Connections {
         Ok(())
     }
 
-    /// Makes room for a connection of a guest: its oldest that is half open goes.
+    /// Makes room for a connection of a guest's interface: its oldest that is half open goes. If all are too many, one
+    /// of the interface that has most goes.
     fn make_room(&mut self, number: u16) -> Result<(), Refused> {
         let all: usize = self.guests.values().map(Vec::len).sum();
-        let own = self.guests.entry(number).or_default();
-        if own.len() < MOST && all < MOST_OF_ALL {
+        let has = self.guests.get(&number).map_or(0, Vec::len);
+        if has < MOST && all < MOST_OF_ALL {
             return Ok(());
         }
-        let half_open = own.iter().enumerate().filter(|(_, its)| its.is_half_open());
-        let oldest = half_open.min_by_key(|(_, its)| its.since()).map(|(at, _)| at);
-        oldest.map(|at| drop(own.swap_remove(at))).ok_or(Refused::TooMany)
+        if self.guests.get_mut(&number).is_some_and(|own| remove(own, Connection::is_half_open)) {
+            return Ok(());
+        }
+        let others = self.guests.values_mut().max_by_key(|its| its.len()).filter(|its| its.len() > has + 1);
+        let others = others.filter(|_| has < MOST).ok_or(Refused::TooMany)?;
+        remove(others, Connection::is_half_open) || remove(others, |_| true);
+        Ok(())
     }
 
     /// Hands the answer to a question over, if the connection is still there; returns whether it is.
@@ -177,6 +182,13 @@ impl Connections {
     pub(crate) fn of(&self, number: u16) -> usize {
         self.guests.get(&number).map_or(0, Vec::len)
     }
+}
+
+/// Removes the oldest connection for which this holds; returns whether there was one.
+fn remove(all: &mut Vec<Connection>, holds: impl Fn(&Connection) -> bool) -> bool {
+    let those = all.iter().enumerate().filter(|(_, its)| holds(its));
+    let oldest = those.min_by_key(|(_, its)| its.since()).map(|(at, _)| at);
+    oldest.map(|at| drop(all.swap_remove(at))).is_some()
 }
 
 /// Returns whether an address may be one host's. The stack does not look at each of them, and ends the process if it is

@@ -1,4 +1,4 @@
-//! Options of a client's SYN that the stack must not see.
+//! Options of a client's SYN that the stack must not see as they are.
 
 use packet::checksum::update_u16;
 use packet::proto;
@@ -6,24 +6,39 @@ use packet::proto;
 /// Kinds of options (RFC 9293, 3.1; RFC 2018, 2).
 const END: u8 = 0;
 const NOTHING: u8 = 1;
+const LONGEST_SEGMENT: u8 = 2;
 const SACK_PERMITTED: u8 = 4;
+/// Smallest segment that every host takes, bytes (RFC 9293, 3.7.1).
+const SMALLEST: u16 = 536;
 /// Where a segment has its checksum.
 const SUM: usize = proto::TCP_LEN - 4;
 
-/// Returns an IP packet with a SYN that begins at `at` and has a header of so many bytes, without the permission of
-/// selective acknowledgements: smoltcp 0.12 computes those wrong, with an overflow, for sequence numbers near 2^32.
-pub(super) fn without_sack(packet: &[u8], at: usize, header_len: usize) -> Vec<u8> {
+/// Returns an IP packet with a SYN that begins at `at` and has a header of so many bytes, with options that the stack
+/// bears. The permission of selective acknowledgements is erased: smoltcp 0.12 computes those wrong, with an overflow,
+/// for sequence numbers near 2^32. Small segments become as long as every host takes: otherwise one request could have
+/// thousands of packets for an answer.
+pub(super) fn tamed(packet: &[u8], at: usize, header_len: usize) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if let Some(header) = packet.get_mut(at..at + header_len) {
         let mut from = proto::TCP_LEN;
         while let Some((option, len)) = next(header, from) {
-            if option == [SACK_PERMITTED, 2] {
-                erase(header, from);
+            match option {
+                [SACK_PERMITTED, 2] => put(header, from, [NOTHING; 2]),
+                [LONGEST_SEGMENT, 4] => put_longest(header, from + 2),
+                _ => {}
             }
             from += len;
         }
     }
     packet
+}
+
+/// Raises the longest segment that is written at a place.
+fn put_longest(header: &mut [u8], at: usize) {
+    let longest = header.get(at..).and_then(<[u8]>::first_chunk).map(|bytes| u16::from_be_bytes(*bytes));
+    if longest.is_some_and(|longest| longest < SMALLEST) {
+        put(header, at, SMALLEST.to_be_bytes());
+    }
 }
 
 /// Returns the kind and the length of the option at a place, as they are written, and how long it is.
@@ -37,15 +52,14 @@ fn next(header: &[u8], at: usize) -> Option<([u8; 2], usize)> {
     }
 }
 
-/// Writes two options over the one of two bytes at a place, which say nothing, and mends the checksum.
-fn erase(header: &mut [u8], at: usize) {
+/// Writes two bytes over those at a place, and mends the checksum.
+fn put(header: &mut [u8], at: usize, new: [u8; 2]) {
+    let Some(place) = header.get_mut(at..).and_then(<[u8]>::first_chunk_mut) else { return };
+    let old = std::mem::replace(place, new);
     // At an odd place the two bytes belong to two words, and sum up as one with its bytes swapped.
-    let (old, new) = ([SACK_PERMITTED, 2], [NOTHING; 2]);
-    let old = if at.is_multiple_of(2) { u16::from_be_bytes(old) } else { u16::from_le_bytes(old) };
-    if let Some(option) = header.get_mut(at..at + 2) {
-        option.copy_from_slice(&new);
-    }
+    let word =
+        |bytes| if at.is_multiple_of(2) { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) };
     if let Some(sum) = header.get_mut(SUM..).and_then(<[u8]>::first_chunk_mut) {
-        *sum = update_u16(u16::from_be_bytes(*sum), old, u16::from_be_bytes(new)).to_be_bytes();
+        *sum = update_u16(u16::from_be_bytes(*sum), word(old), word(new)).to_be_bytes();
     }
 }

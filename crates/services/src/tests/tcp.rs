@@ -202,6 +202,9 @@ fn data_sources_read_their_guest() {
     ] {
         assert_eq!(get(&services, path).as_deref(), Some(text), "{path}");
     }
+    for path in ["/vendor-data", "/network-config"] {
+        assert_eq!(get(&services, path).as_deref(), Some(""), "{path}");
+    }
     for path in ["/", "/openstack", "/openstack/latest"] {
         assert!(get(&services, path).is_some_and(|text| text.lines().count() > 1), "{path}");
     }
@@ -338,6 +341,47 @@ fn half_open_connections_make_room() {
 }
 
 #[test]
+fn all_guests_have_room_for_connections() {
+    let guest = plan_of(DATA).bindings.remove(&1).unwrap();
+    let bindings = (0..513).map(|number| (number, guest.clone())).collect();
+    let services = Services::default();
+    services.follow(Plan { bindings, ..Plan::default() });
+    let open = |number, port| {
+        let frame = Segment { port, flags: 2, ..Segment::default() }.frame(0, 0);
+        services.answer(number, &frame, Duration::ZERO).len()
+    };
+    assert!((0..512).all(|number| (0..8).all(|port| open(number, port) == 1)));
+    assert_eq!([open(512, 0), open(512, 1)], [1, 1]);
+    assert_eq!(services.connections().of(512), 2);
+    assert_eq!((0..513).map(|number| services.connections().of(number)).sum::<usize>(), 4096);
+}
+
+#[test]
+fn small_segments_are_raised() {
+    let services = serving(&DATA.repeat(300));
+    for (longest, most) in [([0, 1], 536), ([2, 23], 536), ([3, 0], 768)] {
+        let (port, options) = (longest[1], [&[2, 4], &longest[..]].concat());
+        let syn = Segment { port, flags: 2, options, window: 60000, ..Segment::default() };
+        let said = |segment: Segment, next, theirs| {
+            let answers = services.answer(1, &segment.frame(next, theirs), Duration::ZERO);
+            let lens = answers.into_iter().filter_map(|answer| match answer {
+                Answer::Frame(frame) => {
+                    let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
+                    let packet::L4::Tcp { seq, header_len, .. } = headers.l4 else { panic!("{headers:?}") };
+                    Some((seq, frame.len() - usize::from(headers.l4_at) - usize::from(header_len)))
+                }
+                Answer::Inquiry(_) => None,
+            });
+            lens.collect::<Vec<_>>()
+        };
+        let theirs = said(syn, 0, 0)[0].0.wrapping_add(1);
+        let ask = Segment { port, flags: 24, text: 1, window: 60000, ..Segment::default() };
+        let lens = said(ask, 1, theirs);
+        assert_eq!(lens.iter().map(|(_, len)| *len).max(), Some(most), "{lens:?}");
+    }
+}
+
+#[test]
 fn sources_that_no_host_has_get_nothing() {
     let services = serving(DATA);
     for (ends, dns) in (2..12).flat_map(|ends| [(ends, false), (ends, true)]) {
@@ -379,6 +423,29 @@ fn one_connection_has_many_questions() {
     }
     ids.sort_unstable();
     assert_eq!(ids, (0..60).collect::<Vec<u16>>());
+}
+
+#[test]
+fn questions_by_tcp_are_bounded_in_a_second() {
+    let services = serving(DATA);
+    let segment = |flags, payload| Segment { flags, dns: true, window: 60000, payload, ..Segment::default() };
+    let (mut next, mut theirs) = (0, 0);
+    let mut say = |segment: Segment| {
+        let answers = services.answer(1, &segment.frame(next, theirs), Duration::ZERO);
+        next += if segment.flags == 2 { 1 } else { segment.payload.len() as u32 };
+        for answer in answers {
+            let Answer::Frame(frame) = answer else { panic!("{answer:?}") };
+            let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
+            let packet::L4::Tcp { seq, header_len, flags, .. } = headers.l4 else { panic!("{headers:?}") };
+            let len = frame.len() - usize::from(headers.l4_at) - usize::from(header_len);
+            theirs = seq.wrapping_add(len as u32 + u32::from(flags & 2 != 0));
+        }
+    };
+    say(segment(2, Vec::new()));
+    let many: Vec<u8> = (0..50).flat_map(|id| query("x.", id)).collect();
+    (0..11).for_each(|_| say(segment(24, many.clone())));
+    assert_eq!(count(&services, "answered"), 500);
+    assert!(count(&services, "too_many") > 0);
 }
 
 #[test]
