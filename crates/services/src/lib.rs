@@ -111,7 +111,7 @@ impl Services {
         let mut connections = self.connections();
         let mut state = self.lock();
         let before = state.plan.clone();
-        // Whose settings changed in any way asks again: what began by the old ones may be another guest's.
+        // After any change of its settings a guest asks again: what began by the old ones may be another guest's.
         connections.keep(|number| before.bindings.get(&number) == plan.bindings.get(&number));
         let same = |number: &u16| {
             let guest = |plan: &Plan| plan.bindings.get(number).map(|its| its.guest.clone());

@@ -70,7 +70,7 @@ pub(super) fn routes_of<'a>(object: &'a Object, lease: Option<&'a Lease>) -> Vec
     }
 }
 
-/// Where the cloud tells the host who it is. Guests that leave as the host are not the host. Its IPv4 address is
+/// The address at which a cloud tells the host about itself, and nobody who only leaves by the host. The one of IPv4 is
 /// link-local, and so not routed.
 const METADATA6: IpNet =
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128));

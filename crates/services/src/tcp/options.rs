@@ -10,7 +10,7 @@ const LONGEST_SEGMENT: u8 = 2;
 const SACK_PERMITTED: u8 = 4;
 /// Smallest segment that every host takes, bytes (RFC 9293, 3.7.1).
 const SMALLEST: u16 = 536;
-/// Where a segment has its checksum.
+/// The place of the checksum in a segment.
 const SUM: usize = proto::TCP_LEN - 4;
 
 /// Returns an IP packet with a SYN that begins at `at` and has a header of so many bytes, with options that the stack
