@@ -30,7 +30,6 @@ use model::{
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
 
 /// The numbers of names and contents. They stay the same from one compilation to the next.
 #[derive(Clone, Default)]

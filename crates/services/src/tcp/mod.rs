@@ -135,7 +135,7 @@ impl Connections {
         }
         let others = self.guests.values_mut().max_by_key(|its| its.len()).filter(|its| its.len() > has + 1);
         let others = others.filter(|_| has < MOST).ok_or(Refused::TooMany)?;
-        remove(others, Connection::is_half_open) || remove(others, |_| true);
+        _ = remove(others, Connection::is_half_open) || remove(others, |_| true);
         Ok(())
     }
 
