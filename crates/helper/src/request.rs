@@ -111,8 +111,7 @@ pub enum Request {
         password: Option<String>,
     },
     /// Connect a socket for datagrams, or for a stream, to a resolver of names: to this one, if the configuration file
-    /// names it, or
-    /// else to the one of this number among those of the host. The answer has it.
+    /// names it, or else to the one of this number among those of the host. The answer has it.
     Resolver { server: Option<IpAddr>, number: u8, by_tcp: bool },
     /// Look up the ids of `user` or `user:group`. Answered by [`Reply::Owner`].
     Owner { names: String },
