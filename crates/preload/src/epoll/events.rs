@@ -80,7 +80,7 @@ fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
             entry.told = now;
             ready |= entry.events & IN;
         } else if now.2 {
-            // What the kernel has later has an edge of its own.
+            // Later bytes of the kernel have an edge of their own.
             entry.told = now;
         }
     }
