@@ -122,21 +122,22 @@ impl Connections {
         Ok(())
     }
 
-    /// Makes room for a connection of a guest's interface: its oldest that is half open goes. If all are too many, one
-    /// of the interface that has most goes.
+    /// Makes room for a connection of a guest's interface. If all are too many, one of the interface that has most goes,
+    /// while that is more than this one has; otherwise its own oldest that is half open.
     fn make_room(&mut self, number: u16) -> Result<(), Refused> {
         let all: usize = self.guests.values().map(Vec::len).sum();
         let has = self.guests.get(&number).map_or(0, Vec::len);
         if has < MOST && all < MOST_OF_ALL {
             return Ok(());
         }
-        if self.guests.get_mut(&number).is_some_and(|own| remove(own, Connection::is_half_open)) {
+        let richest = self.guests.values_mut().max_by_key(|its| its.len());
+        if let Some(its) = richest.filter(|its| has < MOST && its.len() > has + 1) {
+            _ = remove(its, Connection::is_half_open) || remove(its, |_| true);
             return Ok(());
         }
-        let others = self.guests.values_mut().max_by_key(|its| its.len()).filter(|its| its.len() > has + 1);
-        let others = others.filter(|_| has < MOST).ok_or(Refused::TooMany)?;
-        _ = remove(others, Connection::is_half_open) || remove(others, |_| true);
-        Ok(())
+        let own = self.guests.get_mut(&number);
+        let is_removed = own.is_some_and(|own| remove(own, Connection::is_half_open));
+        if is_removed { Ok(()) } else { Err(Refused::TooMany) }
     }
 
     /// Hands the answer to a question over, if the connection is still there; returns whether it is.
