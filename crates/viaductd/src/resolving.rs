@@ -57,7 +57,7 @@ impl Resolving {
             while let Some(inquiry) = inquiries.recv().await {
                 let (place, all) = (places.clone().try_acquire_owned().ok(), self.clone());
                 tokio::spawn(async move {
-                    let mut asked = vec![inquiry];
+                    let mut asked = vec![*inquiry];
                     // By TCP, a client may have asked something else meanwhile.
                     while let Some(inquiry) = asked.pop() {
                         let response = if place.is_some() { all.ask(&inquiry).await } else { None };
@@ -69,13 +69,13 @@ impl Resolving {
     }
 
     /// Sends the answer to the guest, and returns what else it asks.
-    fn answer(&self, inquiry: &Inquiry, response: Option<Vec<u8>>) -> Vec<Box<Inquiry>> {
+    fn answer(&self, inquiry: &Inquiry, response: Option<Vec<u8>>) -> Vec<Inquiry> {
         let answers = self.services.resolved(inquiry, response.as_deref(), self.began.elapsed());
         let Some(engine) = self.engine.upgrade() else { return Vec::new() };
         let mut more = Vec::new();
         for (guest, answer) in answers {
             match answer {
-                Answer::Inquiry(inquiry) => more.push(inquiry),
+                Answer::Inquiry(inquiry) => more.push(*inquiry),
                 Answer::Frame(frame) => {
                     if !engine.answer(VifId(guest), frame, None) {
                         self.services.lost(guest);

@@ -263,7 +263,7 @@ fn all(seeds: impl Iterator<Item = u64>, run: impl Fn(u64, Counts) -> Counts) ->
 
 /// Returns the number of random tables. The environment may ask for more than the default.
 fn seeds() -> u64 {
-    std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
+    std::env::var("CARD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(16)
 }
 
 #[test]
