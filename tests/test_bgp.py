@@ -34,7 +34,7 @@ def bgp_config(name, guests, **peer):
 
 
 # Of the sessions of these two.
-PASSWORDS = {CONTROL["a"]: "a secret", CONTROL["b"]: "another"}
+PASSWORDS = {CONTROL["a"]: "a-secret", CONTROL["b"]: "another"}
 
 
 @pytest.fixture
