@@ -161,7 +161,6 @@ for frame in sys.argv[2:]:
 SLOW = """
 import socket
 import sys
-import time
 held = []
 for _ in range(12):
     client = socket.socket()
@@ -173,10 +172,8 @@ for _ in range(12):
     except OSError:
         pass
 print("held", len(held), flush=True)
-end = time.monotonic() + 20
 for client in held:
-    # Those that a change of the plan has dropped hear nothing.
-    client.settimeout(max(0.1, end - time.monotonic()))
+    client.settimeout(30)
     try:
         ended = client.recv(1) == b""
     except OSError:
@@ -349,7 +346,8 @@ def test_metadata_is_its_guests(pool, tmp_path):
     lease = leases(pool)
     for container in (pool.c1, pool.c2):
         assert udhcpc(container, tmp_path)["ip"] == lease[container.name]["addresses"][0]
-        container.run(["ip", "addr", "add", f"{lease[container.name]['addresses'][1]}/64", "dev", container.device, "nodad"])
+        address6 = lease[container.name]["addresses"][1]
+        container.run(["ip", "addr", "add", f"{address6}/64", "dev", container.device, "nodad"])
         container.run(["ip", "route", "replace", "default", "via", "fd00:2::ffff"])
     curl = lambda of, path, *more: of.run(["curl", "-s", "-m", 10, *more, f"http://169.254.169.254{path}"]).stdout
     token = curl(pool.c1, "/latest/api/token", "-X", "PUT", "-H", "X-aws-ec2-metadata-token-ttl-seconds: 60")
@@ -366,7 +364,7 @@ def test_metadata_is_its_guests(pool, tmp_path):
     assert "serve by metadata" in pool.viaduct("explain", "--in", "c1", packet)["decision"]
     # One that holds connections, or leaves them half open, keeps nobody else from asking, and itself for a while.
     slow = pool.c1.namespace.background([sys.executable, "-c", SLOW], "slow")
-    slow.wait_for("held")
+    slow.wait_for("held 8")
     assert json.loads(curl(pool.c2, "/meta-data"))["instance-id"] == "c2"
     slow.wait_for("ended")
     mac = pool.c1.run(["cat", f"/sys/class/net/{pool.c1.device}/address"]).stdout.strip()

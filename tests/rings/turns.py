@@ -4,7 +4,8 @@
     turns.py serve PORT
     turns.py call ADDRESS PORT GO
 
-Both wait for edges of epoll. The caller prints "short", "stream" and "again" after each part. It goes on once somebody writes to the FIFO GO.
+Both wait for edges of epoll. The caller prints "short", "stream" and "again" after each part. It goes on once somebody
+writes to the FIFO GO.
 """
 
 import select

@@ -38,7 +38,8 @@ impl Peers {
         words.map(peer).collect::<Option<_>>().map(Self)
     }
 
-    /// Begins to connect to a peer, and signs with a password if there is one. The socket never blocks; it becomes writable when it is connected, or has an error.
+    /// Begins to connect to a peer, and signs with a password if there is one. The socket never blocks; it becomes
+    /// writable when it is connected, or has an error.
     ///
     /// # Errors
     /// The file does not name the peer, or the kernel refuses.

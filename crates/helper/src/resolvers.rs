@@ -76,8 +76,8 @@ fn stamp(of: &Metadata) -> Stamp {
     (of.dev(), of.ino(), of.len(), (of.mtime(), of.mtime_nsec()))
 }
 
-/// Returns a socket that exchanges datagrams with a resolver, or `by_tcp` one that is connecting: with this one, or else
-/// with the one of this number among those of the host.
+/// Returns a socket that exchanges datagrams with a resolver, or `by_tcp` one that is connecting: with this one, or
+/// else with the one of this number among those of the host.
 ///
 /// # Errors
 /// There is none of this number, or no way to it.

@@ -80,9 +80,9 @@ pub struct Conn {
     pub unanswered: AtomicU64,
     /// Whether its memory is of a window, where others get it once the daemon thinks that this program is gone.
     pub in_window: AtomicU32,
-    /// If the other end is on another host: descriptors, the numbers plus one. The first is the bell of the daemon, which
-    /// carries the bytes. The others are sets of one bell each, which the daemon rings: for anything, and for room alone,
-    /// for a thread that waits for that while another reads.
+    /// If the other end is on another host: descriptors, the numbers plus one. The first is the bell of the daemon,
+    /// which carries the bytes. The others are sets of one bell each, which the daemon rings: for anything, and for
+    /// room alone, for a thread that waits for that while another reads.
     bell: AtomicI32,
     wake: AtomicI32,
     room: AtomicI32,
@@ -159,7 +159,8 @@ impl Conn {
         [&self.bell, &self.room, &self.kept[0], &self.kept[1], &self.wake]
     }
 
-    /// Notes the descriptors of a connection with another host: the bell of the daemon, the sets, and the bells in these.
+    /// Notes the descriptors of a connection with another host: the bell of the daemon, the sets, and the bells in
+    /// these.
     pub fn set_events(&self, [bell, wake, room, first, second]: [c_int; 5]) {
         for (event, to) in self.events_of().into_iter().zip([bell, room, first, second, wake]) {
             event.store(to + 1, Ordering::Release);
@@ -348,7 +349,7 @@ impl table::Ref {
             // SAFETY: the byte is there.
             match unsafe { sys::send(fd, b"!".as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
                 Ok(_) | Err(libc::EPIPE) => return,
-                // The bells that fill the buffer are under way, and will wake it, or were taken and not acknowledged yet.
+                // The bells that fill the buffer will wake the peer, unless it took them and has not acknowledged them.
                 Err(libc::EAGAIN) if self.is_behind() && self.makes_room(fd) => {}
                 Err(libc::EAGAIN) => return,
                 Err(error) => return self.set_error(error),
@@ -356,8 +357,8 @@ impl table::Ref {
         }
     }
 
-    /// Makes room for a bell: by a larger buffer, then by waiting for a millisecond. A peer that costs much of that
-    /// returns to TCP, which needs no bells.
+    /// Makes room for a bell: the first time by a larger buffer, then by waiting for a millisecond. A connection that
+    /// has waited for [`DELAYS`] returns to TCP, which needs no bells. Returns whether it is worth another attempt.
     fn makes_room(&self, fd: c_int) -> bool {
         let waited = self.delayed.fetch_add(1, Ordering::Relaxed);
         match waited {

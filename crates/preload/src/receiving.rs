@@ -293,9 +293,9 @@ fn no_bytes(conn: &Ref, error: c_int, done: usize) -> Found {
     }
 }
 
-/// Returns how a connection ended that the kernel says has failed, whose bytes came by the ring to the last. A peer that
-/// was killed while a bell waited for it resets, where with TCP it would have ended the stream. Between hosts no bells go
-/// by the kernel, and a connection that this library broke did not end.
+/// Returns how a connection ended that the kernel says has failed, whose bytes came by the ring to the last. A peer
+/// that was killed while a bell waited for it resets, where with TCP it would have ended the stream. Between hosts no
+/// bells go by the kernel, and a connection that this library broke did not end.
 fn failed(conn: &Ref, link: &Link, fd: c_int, error: c_int) -> Found {
     let (wr, rd) = link.tx().positions();
     let bell = || sys::TcpInfo::of(fd).is_some_and(|info| info.sent() > link.tx().taken());

@@ -111,8 +111,12 @@ impl Services {
         let mut connections = self.connections();
         let mut state = self.lock();
         let before = state.plan.clone();
-        // After any change of its settings a guest asks again: what began by the old ones may be another guest's.
-        connections.keep(|number| before.bindings.get(&number) == plan.bindings.get(&number));
+        // After any change of its settings a guest asks again: what began by the old ones may be another guest's. A
+        // lease that learns the guest's MAC is no such change.
+        let settings = |plan: &Plan, number| {
+            Some(Binding { mac: None, learns: false, ..plan.bindings.get(&number)?.clone() })
+        };
+        connections.keep(|number| settings(&before, number) == settings(&plan, number));
         let same = |number: &u16| {
             let guest = |plan: &Plan| plan.bindings.get(number).map(|its| its.guest.clone());
             guest(&before) == guest(&plan) && plan.bindings.get(number).is_some_and(|its| its.learns)

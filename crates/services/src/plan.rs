@@ -53,7 +53,7 @@ pub struct Network {
     pub ra: bool,
     /// Whether the gateway resolves names.
     pub dns: bool,
-    /// Whether guests get their metadata by HTTP.
+    /// If true, guests get their metadata by HTTP.
     pub metadata: bool,
     /// Servers that resolve names: guests ask them, or with `dns` the gateway does.
     pub resolvers: Vec<IpAddr>,

@@ -23,8 +23,8 @@ unsafe impl Plain for Key {}
 /// The longest password, in bytes.
 const LONGEST: usize = 80;
 
-/// Has a socket sign its segments to a peer, and take only signed ones from there: all its connections with the peer, if
-/// it listens. `None`: no more.
+/// Signs the segments that a socket sends to a peer, and has the kernel drop unsigned ones from there. On a listener,
+/// that holds for all connections with the peer. `None` ends it.
 ///
 /// # Errors
 /// The password has no byte or more than 80 bytes, or the kernel refuses.

@@ -19,8 +19,8 @@ use tonic::Status;
 pub(super) const PART: usize = 256 << 10;
 /// Most bytes of a list in one message.
 const WHOLE: usize = 32 << 20;
-/// Memory that a list in parts is charged with: parts on their way, and what changes meanwhile, of which the client still
-/// gets the old state.
+/// Memory that a list in parts is charged with: parts on their way, and what changes meanwhile, of which the client
+/// still gets the old state.
 pub(super) const STREAM: usize = 16 << 20;
 /// How long a part may wait for the client.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -157,8 +157,8 @@ pub(super) fn hide(owned: &mut v1::OwnedObject) {
     }
 }
 
-/// Writes the configuration in force as a file. `may_see`: with the user data of guests. A comment names the owner of objects that did not come from
-/// the file.
+/// Writes the configuration in force as a file. `may_see`: with the user data of guests. A comment names the owner of
+/// objects that did not come from the file.
 pub(super) fn export(
     view: &View,
     may_see: bool,

@@ -93,8 +93,8 @@ fn ready(conn: &Ref, fd: c_int, entry: &mut Entry) -> u32 {
     ready
 }
 
-/// Returns whether there is room for a program that waits for it. One that went back to TCP waits for the kernel's, which
-/// tells by itself from then on.
+/// Returns whether there is room for a program that waits for it. One that went back to TCP waits for the kernel's,
+/// which tells by itself from then on.
 fn has_room(conn: &Ref, fd: c_int, masked: bool) -> bool {
     sending::is_writable(conn, fd).unwrap_or_else(|| {
         conn.waits_out.store(0, Ordering::Release);

@@ -55,7 +55,7 @@ pub(super) struct Set {
     pub(super) waits_out: AtomicU32,
     /// Up to which change all bells are in it ([`doors::changes`]).
     pub(super) bells: AtomicU32,
-    /// Whether it is in another set, which knows nothing of doorbells.
+    /// If true, it is in another set, which knows nothing of doorbells.
     pub(super) is_nested: AtomicBool,
 }
 

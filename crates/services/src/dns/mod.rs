@@ -1,5 +1,5 @@
-//! DNS (RFC 1035) at the gateways' addresses: the names of a network's guests are answered here; what else guests ask is
-//! for resolvers outside.
+//! DNS (RFC 1035) at the gateways' addresses: the names of a network's guests are answered here; what else guests ask
+//! is for resolvers outside.
 
 mod cache;
 mod inquiry;

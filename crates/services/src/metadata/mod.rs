@@ -1,5 +1,5 @@
-//! Metadata of a guest, by HTTP, as the data sources EC2, OpenStack and NoCloud of cloud-init read it. Who asks is known
-//! by the interface from which the connection came, never by what the request says.
+//! Metadata of a guest, by HTTP, as the data sources EC2, OpenStack and NoCloud of cloud-init read it. Who asks is
+//! known by the interface from which the connection came, never by what the request says.
 
 mod tokens;
 mod tree;

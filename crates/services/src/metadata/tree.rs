@@ -48,7 +48,7 @@ impl Content {
     }
 }
 
-/// Who tells a guest about itself.
+/// The source of a guest's metadata: its settings, and the way that it asks by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Teller<'a> {
     pub(super) guest: &'a Binding,

@@ -122,8 +122,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Makes room for a connection of a guest's interface. If all are too many, one of the interface that has most goes,
-    /// while that is more than this one has; otherwise its own oldest that is half open.
+    /// Makes room for a connection of a guest's interface. If all are too many, one of the interface that has most
+    /// goes, while that is more than this one has; otherwise its own oldest that is half open.
     fn make_room(&mut self, number: u16) -> Result<(), Refused> {
         let all: usize = self.guests.values().map(Vec::len).sum();
         let has = self.guests.get(&number).map_or(0, Vec::len);

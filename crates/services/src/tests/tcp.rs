@@ -307,6 +307,12 @@ fn a_request_is_answered_by_the_settings_in_force() {
         client
     };
     let (mut old, mut other) = (begin(1, 40000), begin(3, 40001));
+    // A lease learns a guest's MAC: that ends nothing.
+    let mut learned = plan_of(DATA);
+    let binding = learned.bindings.get_mut(&1).unwrap();
+    (binding.mac, binding.learns) = (Some(Mac([2, 0, 0, 0, 0, 9])), !binding.learns);
+    services.follow(learned);
+    assert_eq!(services.connections().of(1), 1);
     let before = Arc::downgrade(&services.lock().plan);
     services.follow(plan_of("new"));
     // Nobody keeps the old settings, and the one whose own are the same goes on.
@@ -509,7 +515,7 @@ pub(super) struct Segment {
     text: u8,
     wait: u16,
     ends: u8,
-    /// Whether sequence numbers begin near their greatest, and the first option permits selective acknowledgements.
+    /// If true, sequence numbers begin near their greatest, and the first option permits selective acknowledgements.
     late: bool,
     sack: bool,
 }

@@ -103,7 +103,8 @@ impl Links {
         });
     }
 
-    /// Waits until a socket is ready, the speaker is to say something else, or a time has passed; then reads and accepts.
+    /// Waits until a socket is ready, the speaker is to say something else, or a time has passed; then reads and
+    /// accepts.
     pub(super) fn wait(&mut self, shared: &Shared, patience: Option<Duration>) {
         let conns: Vec<Conn> = self.links.keys().copied().collect();
         let mut ready = self.ready(shared, patience).into_iter();
