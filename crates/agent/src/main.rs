@@ -8,6 +8,7 @@
 //!
 //! Each program has a thread of its own, which may wait for it.
 
+mod carried;
 mod program;
 mod rights;
 

@@ -1,15 +1,16 @@
 //! A program: what it says goes to the daemon by a stream of its own, and the daemon's answers to it.
 
+use crate::carried::Carried;
 use crate::rights::User;
 use matchmaker::{Frame, Offered, receive};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sockring::{BYTES, Message};
+use sockring::Message;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use uverbs::{AgentWindow, Caller, Endpoint, JoinError, SocketError, Stream};
+use uverbs::{Caller, Endpoint, JoinError, SocketError, Stream};
 
 /// Seconds until the daemon must have taken the news of the end: what carries streams may lose what is on the way when
 /// one is closed.
@@ -35,7 +36,7 @@ pub fn serve(program: &OwnedFd, caller: Caller, endpoint: &Endpoint, namespace: 
     let user = User::of(program).ok_or(Over::NoUser)?;
     let (mut stream, window) = endpoint.connect_sockets(caller)?;
     if user.may_open(&rustix::fs::fstat(&window.file)?) {
-        exchange(program, &mut stream, &window, namespace)?;
+        exchange(program, &mut stream, &mut Carried::new(window)?, namespace)?;
     }
     // The program has no memory any more.
     stream.send(&Frame::End.bytes())?;
@@ -50,31 +51,34 @@ pub fn serve(program: &OwnedFd, caller: Caller, endpoint: &Endpoint, namespace: 
 fn exchange(
     program: &OwnedFd,
     stream: &mut Stream,
-    window: &AgentWindow,
+    carried: &mut Carried,
     namespace: u64,
 ) -> Result<(), Over> {
     loop {
         let ready = {
-            let mut wanted = [
-                PollFd::new(program, PollFlags::IN),
-                PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN),
-            ];
+            let mut wanted = [program.as_fd(), stream.as_fd(), carried.heard()]
+                .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN));
             retry_on_intr(|| poll(&mut wanted, None))?;
             wanted.map(|one| !one.revents().is_empty())
         };
-        if ready[0] && !hear(program, stream, namespace)? {
+        if ready[0] && !hear(program, stream, carried, namespace)? {
             return Ok(());
         }
         while ready[1]
             && let Some(bytes) = stream.receive_now()?
         {
-            tell(program, &bytes, window)?;
+            tell(program, &bytes, carried)?;
+        }
+        if ready[2] {
+            carried.hear();
+            let message = Message::Wake { token: 0, room: false };
+            stream.send(&Frame::Said(message, None).bytes())?;
         }
     }
 }
 
 /// Passes on what the program says next. Returns false if it says nothing any more.
-fn hear(program: &OwnedFd, stream: &mut Stream, namespace: u64) -> Result<bool, Over> {
+fn hear(program: &OwnedFd, stream: &mut Stream, carried: &mut Carried, namespace: u64) -> Result<bool, Over> {
     let (message, descriptors) = match receive(program) {
         Ok((Some(message), descriptors)) => (message, descriptors),
         Err(Errno::AGAIN | Errno::INTR) => return Ok(true),
@@ -85,27 +89,47 @@ fn hear(program: &OwnedFd, stream: &mut Stream, namespace: u64) -> Result<bool, 
     let offered = offered.filter(|offered| offered.namespace == namespace && !offered.is_within());
     // A copy here would hold the end of the stream back.
     drop(descriptors);
+    let message = match message {
+        Message::Offer { token, doors, carries, .. } => {
+            Message::Offer { token, doors, carries, relays: true }
+        }
+        Message::Gone { token, .. } => {
+            carried.forget(token);
+            message
+        }
+        // Wakes are the agent's own.
+        Message::Wake { .. } => return Ok(true),
+        message => message,
+    };
     stream.send(&Frame::Said(message, offered).bytes())?;
     Ok(true)
 }
 
 /// Passes on what the daemon says, with the window if there is memory in it.
-fn tell(program: &OwnedFd, bytes: &[u8], window: &AgentWindow) -> Result<(), Over> {
-    let message = Message::read(bytes).ok_or(Over::Malformed)?;
-    let (message, file) = match message {
+fn tell(program: &OwnedFd, bytes: &[u8], carried: &mut Carried) -> Result<(), Over> {
+    match Message::read(bytes).ok_or(Over::Malformed)? {
         Message::Matched { token, pair, second, offset, slot: 0 } => {
-            let end = offset.checked_add(BYTES as u64).ok_or(Over::Malformed)?;
-            if end > window.len {
-                return Err(Over::Malformed);
-            }
-            let offset = window.base + offset;
-            (Message::Matched { token, pair, second, offset, slot: 0 }, Some(window.file.as_fd()))
+            let offset = carried.place(offset)?;
+            let message = Message::Matched { token, pair, second, offset, slot: 0 };
+            send(program, message, &[carried.window.file.as_fd()])
         }
-        message => (message, None),
-    };
+        Message::Carried { token, pair, second, offset } => {
+            let message = Message::Carried { token, pair, second, offset: carried.place(offset)? };
+            // Without descriptors the program stays with TCP.
+            let files = carried.add(token).unwrap_or_default();
+            send(program, message, &files)
+        }
+        Message::Wake { token, room } => {
+            carried.ring(token, room);
+            Ok(())
+        }
+        message => send(program, message, &[]),
+    }
+}
+
+fn send(program: &OwnedFd, message: Message, files: &[BorrowedFd<'_>]) -> Result<(), Over> {
     let bytes = message.bytes();
-    let files: &[BorrowedFd<'_>] = file.as_slice();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(files));

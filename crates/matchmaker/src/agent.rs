@@ -87,7 +87,7 @@ mod tests {
     fn frames_are_read_as_written() {
         let ends = ["10.1.1.1:80", "[fd00::1]:65535"].map(|end| end.parse().unwrap());
         let offered = Offered { own: ends[0], peer: ends[1], namespace: 0, cookie: 3 };
-        let message = Message::Offer { token: 7, doors: false, carries: false };
+        let message = Message::Offer { token: 7, doors: false, carries: false, relays: false };
         for frame in [Frame::End, Frame::Said(message, None), Frame::Said(message, Some(offered))] {
             assert_eq!(Frame::read(&frame.bytes()), Some(frame));
         }
@@ -99,7 +99,11 @@ mod tests {
         bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
             for bytes in [
                 bytes.clone(),
-                [&Message::Offer { token: 1, doors: false, carries: false }.bytes()[..], bytes].concat(),
+                [
+                    &Message::Offer { token: 1, doors: false, carries: false, relays: false }.bytes()[..],
+                    bytes,
+                ]
+                .concat(),
             ] {
                 if let Some(frame) = Frame::read(&bytes) {
                     assert_eq!(Frame::read(&frame.bytes()), Some(frame));

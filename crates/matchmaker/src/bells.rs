@@ -13,6 +13,9 @@ const TAKES: u64 = 1 << 62;
 const HERE: u64 = u64::MAX;
 
 /// Makes a bell.
+///
+/// # Errors
+/// No descriptor is left.
 pub fn bell() -> rustix::io::Result<OwnedFd> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE)?;
     rustix::io::write(&bell, &TAKES.to_ne_bytes())?;

@@ -91,8 +91,15 @@ impl Desk {
 pub struct New {
     pub number: u64,
     pub memory: Arc<Header>,
-    /// Bells of the program: for anything, and for room.
-    pub wake: [OwnedFd; 2],
+    pub wake: Wake,
+}
+
+/// The way in which a program is woken.
+pub enum Wake {
+    /// By its bells: for anything, and for room.
+    Bells([OwnedFd; 2]),
+    /// By its agent, to which it has this name of the connection.
+    Agent { program: u64, token: u64 },
 }
 
 /// Carries connections of one guest's programs. The thread of its device's lines calls it.
@@ -388,8 +395,14 @@ impl Freight for Carriage {
             }
             return;
         };
-        match carried.arrived(&letter, len) {
-            Ok(true) => self.service.upgrade().iter().for_each(|service| service.look(letter.theirs)),
+        let arrived = carried.arrived(&letter, len);
+        let woken = carried.take_woken();
+        let Some(service) = self.service.upgrade() else { return };
+        if let Some((program, token, room)) = woken {
+            service.wake(program, token, room);
+        }
+        match arrived {
+            Ok(true) => service.look(letter.theirs),
             Ok(false) => {}
             Err(_) => self.cut(letter.theirs),
         }

@@ -31,6 +31,7 @@ mod window;
 mod tests;
 
 pub use agent::Frame;
+pub use bells::{bell, ring};
 pub use carriage::Carriage;
 pub use client::Limits;
 pub use counters::Counters;

@@ -55,14 +55,23 @@ pub enum Memory {
     Window(InWindow),
     /// A slot of a file for many: the number of the file, and of the slot.
     Slot(Arc<Mapped>, u64, u8),
-    /// A file of its own, whose contents go to another host.
-    Carried(Arc<Header>, Arc<Heard>),
+    /// Memory of its own, whose contents go to another host.
+    Carried(Arc<Header>, Carrier),
 }
 
-/// The file of the pair's memory, mapped here, as one of its ends sees it.
+/// The place at which word is left for what carries a pair to another host.
+pub struct Carrier {
+    pub desk: Arc<Desk>,
+    /// The program's bell. `None`: an agent passes its bells on.
+    pub heard: Option<Arc<Heard>>,
+}
+
+/// A pair's own memory, mapped here, as one of its ends sees it.
 pub struct Header {
     at: NonNull<u8>,
     side: Side,
+    /// The piece of a window that it is; otherwise it is a file.
+    window: Option<InWindow>,
     /// Whether both ends, on two hosts, know that both are with TCP and have all that went by rings.
     pub is_parted: AtomicBool,
 }
@@ -76,7 +85,22 @@ impl Header {
     /// Makes the memory of a pair. Returns its file too.
     pub fn new(side: Side) -> rustix::io::Result<(Self, OwnedFd)> {
         let (at, file) = files::memory(BYTES)?;
-        Ok((Self { at, side, is_parted: AtomicBool::new(false) }, file))
+        Ok((Self { at, side, window: None, is_parted: AtomicBool::new(false) }, file))
+    }
+
+    /// Makes a piece of a window such memory. Only threads that may wait for the window have links to it.
+    pub fn in_window(side: Side, piece: InWindow) -> Option<Self> {
+        Some(Self { at: piece.base()?, side, window: Some(piece), is_parted: AtomicBool::new(false) })
+    }
+
+    /// Notes that no program uses it any more.
+    pub fn free(&self) {
+        self.window.iter().for_each(InWindow::free);
+    }
+
+    /// Returns where it is in what its program gets.
+    pub fn offset(&self) -> u64 {
+        self.window.as_ref().map_or(0, InWindow::offset)
     }
 
     pub fn link(&self) -> Link {
@@ -102,6 +126,9 @@ impl hca::Cargo for Header {
 
 impl Drop for Header {
     fn drop(&mut self) {
+        if self.window.is_some() {
+            return;
+        }
         // SAFETY: it was mapped with this length, and no link is left.
         _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), BYTES) };
     }
@@ -125,10 +152,13 @@ impl Pair {
 
     fn directions(&self) -> [(bool, u64); 2] {
         match &self.memory {
-            Memory::File(header) => directions(&header.link()),
-            Memory::Carried(header, _) => directions(&header.link()),
-            Memory::Slot(mapped, _, slot) => mapped.link(*slot).as_ref().map_or([(false, 0); 2], directions),
             Memory::Window(piece) => piece.directions(),
+            Memory::File(header) => directions(&header.link()),
+            Memory::Carried(header, _) => match &header.window {
+                Some(piece) => piece.directions(),
+                None => directions(&header.link()),
+            },
+            Memory::Slot(mapped, _, slot) => mapped.link(*slot).as_ref().map_or([(false, 0); 2], directions),
         }
     }
 
@@ -159,7 +189,7 @@ impl Pair {
         if let Memory::Slot(_, file, slot) = self.memory { Some((file, slot)) } else { None }
     }
 
-    /// Returns whether its memory is of a window, where others get it once nobody has the pair any more.
+    /// Returns whether both programs have its memory in a window, where others get it once nobody has the pair any more.
     pub const fn is_in_window(&self) -> bool {
         matches!(self.memory, Memory::Window(_))
     }
@@ -176,10 +206,21 @@ impl Pair {
         match &self.memory {
             Memory::File(header) => want_tcp(&header.link()),
             Memory::Slot(mapped, _, slot) => mapped.link(*slot).iter().for_each(want_tcp),
-            Memory::Carried(header, heard) => {
-                want_tcp(&header.link());
-                heard.desk.ring();
-            }
+            Memory::Carried(header, carrier) => match &header.window {
+                Some(piece) if is_new => {
+                    let desk = carrier.desk.clone();
+                    piece.want_tcp(move || {
+                        desk.ring();
+                        tell();
+                    });
+                    return false;
+                }
+                Some(_) => {}
+                None => {
+                    want_tcp(&header.link());
+                    carrier.desk.ring();
+                }
+            },
             Memory::Window(piece) if is_new => {
                 piece.want_tcp(tell);
                 return false;
@@ -209,14 +250,16 @@ impl Pair {
         if let Some(desk) = self.desk() {
             desk.tell(Command::Ended(number));
         }
-        if let (Memory::Window(piece), false) = (&self.memory, self.is_lost) {
-            piece.free();
+        match &self.memory {
+            Memory::Window(piece) if !self.is_lost => piece.free(),
+            Memory::Carried(header, _) if !self.is_lost => header.free(),
+            _ => {}
         }
     }
 
     /// Returns where the daemon carries it to another host, if it does.
     pub fn desk(&self) -> Option<&Arc<Desk>> {
-        if let Memory::Carried(_, heard) = &self.memory { Some(&heard.desk) } else { None }
+        if let Memory::Carried(_, carrier) = &self.memory { Some(&carrier.desk) } else { None }
     }
 
     /// Returns whether it goes on without this daemon: it is of this host, or both ends know that both are with TCP.

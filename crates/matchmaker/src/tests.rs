@@ -74,7 +74,7 @@ impl Program {
 
 /// Returns the offer of a program whose library knows neither of files for many nor of other hosts.
 const fn old_offer(token: u64) -> Message {
-    Message::Offer { token, doors: false, carries: false }
+    Message::Offer { token, doors: false, carries: false, relays: false }
 }
 
 fn connection() -> (TcpStream, TcpStream) {
@@ -335,7 +335,7 @@ fn connections_of_two_programs_share_a_file() {
     let service = service(dir.path(), Limits::default());
     let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));
     let connections = [connection(), connection()];
-    let offer = |token| Message::Offer { token, doors: true, carries: false }.bytes();
+    let offer = |token| Message::Offer { token, doors: true, carries: false, relays: false }.bytes();
     let mut pairs = Vec::new();
     for (token, (client, server)) in (1..).zip(&connections) {
         assert!(a.send(&offer(token), Some(client.as_fd())));
@@ -375,7 +375,7 @@ fn connections_of_two_programs_share_a_file() {
 fn users_are_charged_with_files() {
     let dir = tempfile::tempdir().unwrap();
     let service = service(dir.path(), Limits { programs: 8, connections: 20 });
-    let offer = |token| Message::Offer { token, doors: true, carries: false }.bytes();
+    let offer = |token| Message::Offer { token, doors: true, carries: false, relays: false }.bytes();
     let mut programs = Vec::new();
     for is_file in [true, false] {
         let (a, b) = (Program::new(&dir.path().join("a")), Program::new(&dir.path().join("b")));

@@ -49,6 +49,8 @@ struct Seen {
 
 struct Shared {
     piece: Box<dyn Piece>,
+    /// The end that looks at the memory.
+    side: Side,
     seen: Seen,
 }
 
@@ -56,7 +58,7 @@ impl Shared {
     fn link(&self) -> Option<Link> {
         let base = self.piece.base()?;
         // SAFETY: the piece has as many bytes, which stay mapped as long as it.
-        Some(unsafe { Link::new(base.as_ptr(), Side::First) })
+        Some(unsafe { Link::new(base.as_ptr(), self.side) })
     }
 
     fn look(&self) {
@@ -77,12 +79,18 @@ pub struct InWindow {
 }
 
 impl InWindow {
-    /// Takes memory for two programs, the first of which has the window. For the window's thread.
-    pub fn new(windows: [&Arc<dyn Window>; 2]) -> Option<Self> {
-        let piece = windows.iter().all(|window| window.share()).then(|| windows[0].take(BYTES))??;
+    /// Takes memory for programs, the first of which has the window. For a thread that may wait for it.
+    pub fn new(windows: &[Arc<dyn Window>], side: Side) -> Option<Self> {
+        let first = windows.first()?;
+        let piece = windows.iter().all(|window| window.share()).then(|| first.take(BYTES))??;
         let offset = piece.offset();
-        let shared = Some(Arc::new(Shared { piece, seen: Seen::default() }));
-        Some(Self { shared, window: windows[0].clone(), offset })
+        let shared = Some(Arc::new(Shared { piece, side, seen: Seen::default() }));
+        Some(Self { shared, window: first.clone(), offset })
+    }
+
+    /// Returns where it is in the daemon, as long as there is this.
+    pub fn base(&self) -> Option<NonNull<u8>> {
+        self.shared.as_ref()?.piece.base()
     }
 
     pub const fn offset(&self) -> u64 {

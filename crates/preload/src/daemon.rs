@@ -70,7 +70,7 @@ pub fn offer(conn: &Ref, fd: c_int) -> bool {
 
 fn offer_again(conn: &Ref, fd: c_int) -> bool {
     let carries = settings::get().carries;
-    send(Message::Offer { token: token(conn), doors: true, carries }, Some(fd))
+    send(Message::Offer { token: token(conn), doors: true, carries, relays: false }, Some(fd))
 }
 
 /// Takes an offer back.
@@ -221,11 +221,12 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 }
 
 /// Takes a connection whose other end is on another host.
-fn take_carried(conn: &Ref, descriptors: [Option<c_int>; sys::FILES]) -> Option<()> {
+fn take_carried(conn: &Ref, offset: u64, descriptors: [Option<c_int>; sys::FILES]) -> Option<()> {
     let [Some(memory), Some(bell), Some(wake), Some(room)] = descriptors else { return None };
-    let at = sys::map(memory, 0, BYTES, libc::MAP_SHARED)?;
+    let at = sys::map(memory, offset, BYTES, libc::MAP_SHARED)?;
     // SAFETY: as many bytes were mapped.
     conn.set_mapped(at, unsafe { at.add(HEADER) });
+    conn.in_window.store((offset != 0).into(), Ordering::Relaxed);
     let [bell, wake, room] = [bell, wake, room].map(own_duplicate);
     let set = |bell: Option<c_int>| {
         let set = sys::set_of(bell?).ok()?;
@@ -276,10 +277,10 @@ fn handle(message: Message, descriptors: [Option<c_int>; sys::FILES]) {
             descriptor.into_iter().for_each(|descriptor| doors::take_bell(file, second, own, descriptor));
         }
         Message::Full { file } => doors::fill(file),
-        Message::Carried { token, pair, second } => {
+        Message::Carried { token, pair, second, offset } => {
             let conn = by_token(token).filter(|conn| conn.state() == OFFERED);
             let is_moved = conn.as_ref().is_some_and(|conn| {
-                take_carried(conn, descriptors).is_some() && conn.set_matched(pair, second)
+                take_carried(conn, offset, descriptors).is_some() && conn.set_matched(pair, second)
             });
             match conn.filter(|_| is_moved) {
                 Some(conn) => {

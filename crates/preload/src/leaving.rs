@@ -247,6 +247,9 @@ pub fn leave(conn: &Ref, fd: c_int) {
 /// in memory of its own.
 pub fn leave_window(conn: &Ref, fd: c_int) {
     leave(conn, fd);
+    if conn.is_carried() {
+        await_switch(conn, fd);
+    }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let Some(mut tx) = conn.tx.take() else { return };
     let (at, copied) = (conn.mapped(), if tx.sender.has_unsent() { BYTES } else { HEADER });
@@ -266,6 +269,19 @@ pub fn leave_window(conn: &Ref, fd: c_int) {
         drop(tx);
         conn.breaks(fd);
     }
+}
+
+/// Waits until this end of a connection with another host sends by the kernel: the other host must have seen before that
+/// it sent by the ring.
+fn await_switch(conn: &Ref, fd: c_int) {
+    for _ in 0..PATIENCE {
+        look(conn);
+        if !conn.is_matched() || conn.tx.take().is_none_or(|tx| tx.over) {
+            return;
+        }
+        sys::nap(50);
+    }
+    conn.breaks(fd);
 }
 
 /// Has the peer send by the kernel, what is unread too, and takes the bells before that.

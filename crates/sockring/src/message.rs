@@ -7,6 +7,7 @@ const VERSION: u32 = 1;
 /// Bits of an offer.
 const CARRIES: u8 = 1;
 const DOORS: u8 = 2;
+const RELAYS: u8 = 4;
 
 /// A message. A token names an open connection of a program, a pair the two ends that the daemon has matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum Message {
         doors: bool,
         /// Whether it can have memory that the daemon carries to another host ([`Message::Carried`]).
         carries: bool,
+        /// Whether an agent in a virtual machine passes the offer on, and bells as well ([`Message::Wake`]).
+        relays: bool,
     },
     /// Daemon: the other end is there. Offer it again, so that both sockets are seen alive at the same time.
     Again {
@@ -87,8 +90,8 @@ pub enum Message {
         file: u64,
     },
     /// Daemon: an offer was matched with an end on another host. Memory that the daemon carries there comes along, and
-    /// three event descriptors: the daemon waits for the first, and writes to the second when the program must look, to
-    /// the third when there is room.
+    /// three event descriptors: the daemon waits for the first, and takes from the second when the program must look,
+    /// from the third when there is room. In a virtual machine they are the agent's.
     Carried {
         /// As in the offer.
         token: u64,
@@ -96,6 +99,16 @@ pub enum Message {
         pair: u64,
         /// Whether this is the second end.
         second: bool,
+        /// The offset of the memory in what comes along, as in [`Message::Matched`].
+        offset: u64,
+    },
+    /// Daemon, to an agent: take from a bell of a connection whose other end is on another host. Agent: a program has
+    /// something to carry.
+    Wake {
+        /// As in the offer. The agent's: 0.
+        token: u64,
+        /// Whether there is room, too.
+        room: bool,
     },
     /// Daemon: it is not known any more what has arrived on the other host. The connection has to end.
     Cut {
@@ -126,8 +139,11 @@ impl Message {
         const NONE: (bool, u64) = (false, 0);
         let slot = match self {
             Self::Matched { slot, .. } => slot,
-            Self::Offer { doors, carries, .. } => u8::from(doors) * DOORS + u8::from(carries) * CARRIES,
+            Self::Offer { doors, carries, relays, .. } => {
+                u8::from(doors) * DOORS + u8::from(carries) * CARRIES + u8::from(relays) * RELAYS
+            }
             Self::Bell { own, .. } => own.into(),
+            Self::Wake { room, .. } => room.into(),
             _ => 0,
         };
         let (kind, a, b, (second, offset)) = match self {
@@ -141,11 +157,12 @@ impl Message {
             Self::Refused { token } => (8, token, 0, NONE),
             Self::Again { token } => (9, token, 0, NONE),
             Self::Return { token } => (10, token, 0, NONE),
-            Self::Carried { token, pair, second } => (11, token, pair, (second, 0)),
+            Self::Carried { token, pair, second, offset } => (11, token, pair, (second, offset)),
             Self::Cut { token } => (12, token, 0, NONE),
             Self::File { file, second } => (13, file, 0, (second, 0)),
             Self::Full { file } => (15, file, 0, NONE),
             Self::Bell { file, second, .. } => (16, file, 0, (second, 0)),
+            Self::Wake { token, .. } => (17, token, 0, NONE),
         };
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&VERSION.to_le_bytes());
@@ -168,7 +185,10 @@ impl Message {
         }
         let (token, pair, offset, second) = (word(8)?, word(16)?, word(24)?, bytes[5] == 1);
         Some(match bytes[4] {
-            1 => Self::Offer { token, doors: bytes[6] & DOORS != 0, carries: bytes[6] & CARRIES != 0 },
+            1 => {
+                let has = |bit| bytes[6] & bit != 0;
+                Self::Offer { token, doors: has(DOORS), carries: has(CARRIES), relays: has(RELAYS) }
+            }
             2 => Self::Cancel { token },
             3 => Self::Poke { pair },
             4 => Self::Gone { token, pair },
@@ -178,11 +198,12 @@ impl Message {
             8 => Self::Refused { token },
             9 => Self::Again { token },
             10 => Self::Return { token },
-            11 => Self::Carried { token, pair, second },
+            11 => Self::Carried { token, pair, second, offset },
             12 => Self::Cut { token },
             13 => Self::File { file: token, second },
             15 => Self::Full { file: token },
             16 => Self::Bell { file: token, second, own: bytes[6] == 1 },
+            17 => Self::Wake { token, room: bytes[6] == 1 },
             _ => return None,
         })
     }

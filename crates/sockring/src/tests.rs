@@ -236,7 +236,7 @@ proptest! {
     #[test]
     fn messages_are_read_as_written(token: u64, pair: u64, second: bool) {
         for message in [
-            Message::Offer { token, doors: second, carries: second },
+            Message::Offer { token, doors: second, carries: second, relays: !second },
             Message::Cancel { token },
             Message::Poke { pair },
             Message::Gone { token, pair },
@@ -245,7 +245,8 @@ proptest! {
             Message::File { file: token, second },
             Message::Bell { file: token, second, own: !second },
             Message::Full { file: token },
-            Message::Carried { token, pair, second },
+            Message::Carried { token, pair, second, offset: pair },
+            Message::Wake { token, room: second },
             Message::Cut { token },
             Message::Look { token },
             Message::Refused { token },

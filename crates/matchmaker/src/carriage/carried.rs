@@ -1,12 +1,11 @@
 //! A connection whose other end is on another host: how far its bytes have come.
 
-use super::New;
 use super::letter::{Kind, Letter};
+use super::{New, Wake};
 use crate::bells::ring;
 use crate::offer::Key;
 use crate::pairs::Header;
 use sockring::{Breach, EndState, SIZE, Sent};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +17,9 @@ const ROOM: u64 = SIZE / 4;
 pub struct Carried {
     pub key: Key,
     pub memory: Arc<Header>,
-    wake: [OwnedFd; 2],
+    wake: Wake,
+    /// The program's agent is to wake it: for anything, or for room as well.
+    woken: Option<bool>,
     /// The other daemon's number of the pair, once it is known.
     pub theirs: Option<u64>,
     /// Bytes of the program that were sent, and of the other end that are here.
@@ -64,6 +65,7 @@ impl Carried {
             key,
             memory,
             wake,
+            woken: None,
             theirs,
             sent: 0,
             got: 0,
@@ -89,8 +91,19 @@ impl Carried {
     }
 
     /// Wakes the program, also a thread that waits for room if there `is_room`.
-    fn wake(&self, is_room: bool) {
-        self.wake[..1 + usize::from(is_room)].iter().for_each(ring);
+    fn wake(&mut self, is_room: bool) {
+        match &self.wake {
+            Wake::Bells(bells) => bells[..1 + usize::from(is_room)].iter().for_each(ring),
+            Wake::Agent { .. } => self.woken = Some(is_room || self.woken == Some(true)),
+        }
+    }
+
+    /// Returns the program that is to be woken by its agent, its name of the connection, and whether there is room.
+    pub const fn take_woken(&mut self) -> Option<(u64, u64, bool)> {
+        match (self.woken.take(), &self.wake) {
+            (Some(room), Wake::Agent { program, token }) => Some((*program, *token, room)),
+            _ => None,
+        }
     }
 
     /// Notes that no program of this host has it any more.

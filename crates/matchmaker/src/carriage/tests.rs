@@ -46,7 +46,7 @@ fn carriage(service: &Service) -> Carriage {
 
 /// Adds pair number 1. Returns its memory.
 fn add(carriage: &mut Carriage, key: Key, theirs: Option<u64>) -> Arc<Header> {
-    let wake = [bell().unwrap(), bell().unwrap()];
+    let wake = Wake::Bells([bell().unwrap(), bell().unwrap()]);
     let side = if is_first(&key) { Side::First } else { Side::Second };
     let memory = Arc::new(Header::new(side).unwrap().0);
     carriage.pairs.insert(1, Carried::new(key, New { number: 1, memory: memory.clone(), wake }, theirs));

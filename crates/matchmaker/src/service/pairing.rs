@@ -152,7 +152,7 @@ impl State {
         let shared = Arc::downgrade(shared);
         let window = windows[0].clone();
         window.later(Box::new(move || {
-            let memory = InWindow::new([&windows[0], &windows[1]]);
+            let memory = InWindow::new(&windows, Side::First);
             let Some(shared) = shared.upgrade() else { return };
             let mut state = shared.lock();
             let is_here = |party: &Party| state.clients.contains_key(&party.programs[0].0);

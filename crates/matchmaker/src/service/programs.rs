@@ -81,16 +81,19 @@ impl State {
                 return false;
             }
             match message {
-                Some(Message::Offer { token, doors, carries }) => {
+                Some(Message::Offer { token, doors, carries, relays }) => {
                     let is_here = client.window().is_none();
                     client.has_doors |= doors && is_here;
-                    client.may_carry |= carries && is_here;
+                    client.may_carry |= carries && (is_here || relays);
                     self.offer(program, token, offered, shared);
                 }
                 Some(Message::Cancel { token }) => self.cancel(program, token),
                 Some(Message::Poke { pair }) => self.poke(program, pair, shared),
                 Some(Message::Gone { token, pair }) => self.gone(program, pair, Some(token), shared),
                 Some(Message::Adopt { token, pair }) => self.adopt(program, token, pair),
+                Some(Message::Wake { .. }) if client.window().is_some() => {
+                    self.desks.get(&who.0).iter().for_each(|desk| desk.ring());
+                }
                 Some(Message::Full { file: 0 }) => self.close_files(program, shared),
                 _ => return false,
             }

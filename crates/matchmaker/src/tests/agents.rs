@@ -1,10 +1,11 @@
 //! Programs of virtual machines, whose agents say what they offer.
 
 use super::{Everything, old_offer, until};
-use crate::{Agent, Frame, GuestSpec, Job, Limits, Offered, Piece, Service, Window};
+use crate::{Agent, End, Frame, GuestSpec, Job, Key, Limits, Offered, Piece, Service, Ways, Window};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sockets::Untrusted;
 use sockring::{BYTES, Direction, Link, Message, Side};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -106,7 +107,11 @@ impl Drop for Part {
 }
 
 fn service() -> Service {
-    let service = Service::start(Box::new(Everything), Limits::default()).unwrap();
+    service_of(Box::new(Everything))
+}
+
+fn service_of(ways: Box<dyn Ways>) -> Service {
+    let service = Service::start(ways, Limits::default()).unwrap();
     let spec = |guest: &str| GuestSpec { guest: guest.to_owned(), socket: None };
     service.keep(vec![spec("a"), spec("b")], sockets::here());
     service
@@ -161,6 +166,84 @@ fn programs_of_machines_get_memory_of_the_window_and_give_it_back() {
     b.send(&Frame::End.bytes()).unwrap();
     until(|| seen.counts() == [1, 1, 0, 0]);
     assert!(service.status().pairs.is_empty());
+}
+
+/// All connections are with other hosts.
+struct Elsewhere;
+
+impl Ways for Elsewhere {
+    fn inside(&self, _: &str, _: SocketAddr, _: SocketAddr) -> Option<Key> {
+        None
+    }
+
+    fn elsewhere(&self, guest: &str, own: SocketAddr, peer: SocketAddr) -> Option<Key> {
+        Everything.inside(guest, own, peer)
+    }
+
+    fn may_carry(&self, _: &str, _: &Key) -> bool {
+        true
+    }
+
+    fn may_share(&self, _: (&str, &str), _: &Key) -> bool {
+        false
+    }
+
+    fn in_use(&self, _: &Key, _: (u64, u64)) {}
+}
+
+fn elsewhere(own: &str, peer: &str) -> Key {
+    let end = |of: &str| {
+        let of: SocketAddr = of.parse().unwrap();
+        End { vrf: 1, addr: of.ip(), port: of.port() }
+    };
+    Key { within: None, own: end(own), peer: end(peer), seen: [end(own).addr, end(peer).addr] }
+}
+
+/// An agent passes on the bells of a connection with another host, whose memory is of the window, until the carriage has
+/// sent all of it. One of an older agent stays with TCP.
+#[test]
+fn connections_with_other_hosts_have_memory_of_the_window() {
+    let (service, (window, seen)) = (service_of(Box::new(Elsewhere)), Fake::new(1));
+    let _carriage = service.carriage("a").unwrap();
+    let mut a = admit(&service, "a", &window).unwrap();
+    let offered = Offered { own: A.parse().unwrap(), peer: B.parse().unwrap(), namespace: 0, cookie: 1 };
+    let offer = |token, relays| Message::Offer { token, doors: true, carries: true, relays };
+    a.send(&Frame::Said(offer(1, false), Some(offered)).bytes()).unwrap();
+    assert_eq!(hear(&mut a), Message::Refused { token: 1 });
+    a.send(&Frame::Said(offer(2, true), Some(offered)).bytes()).unwrap();
+    until(|| service.status().offers == 1);
+    let (shared, key) = (&service.0, elsewhere(A, B));
+    let new = shared.carry(key).unwrap();
+    let (pair, second) = (new.number, false);
+    assert_eq!(hear(&mut a), Message::Carried { token: 2, pair, second, offset: OFFSET });
+    assert!(shared.carry(key).is_none(), "the offer is used up");
+    let crate::carriage::Wake::Agent { program, token: 2 } = new.wake else { panic!("its bells") };
+    shared.wake(program, 2, true);
+    assert_eq!(hear(&mut a), Message::Wake { token: 2, room: true });
+    // To return it, the window's thread writes.
+    service.part(std::time::Duration::ZERO);
+    assert_eq!(hear(&mut a), Message::Return { token: 2 });
+    assert_eq!(new.memory.link().tx().wanted(), Direction::RETURNS);
+    a.send(&Frame::Said(Message::Gone { token: 2, pair }, None).bytes()).unwrap();
+    until(|| service.status().pairs.is_empty());
+    assert_eq!(seen.counts(), [1, 0, 0, 0], "the carriage has it");
+    drop(new);
+    until(|| seen.counts() == [1, 1, 0, 0]);
+}
+
+/// Memory that no program got is free.
+#[test]
+fn memory_for_a_connection_that_may_not_be_carried_is_free() {
+    let (service, (window, seen)) = (service_of(Box::new(Elsewhere)), Fake::new(1));
+    let _carriage = service.carriage("a").unwrap();
+    let mut a = admit(&service, "a", &window).unwrap();
+    let offered = Offered { own: A.parse().unwrap(), peer: B.parse().unwrap(), namespace: 0, cookie: 1 };
+    let offer = Message::Offer { token: 1, doors: true, carries: true, relays: true };
+    a.send(&Frame::Said(offer, Some(offered)).bytes()).unwrap();
+    until(|| service.status().offers == 1);
+    service.part(std::time::Duration::ZERO);
+    assert!(service.0.carry(elsewhere(A, B)).is_none());
+    until(|| seen.counts() == [1, 1, 0, 0]);
 }
 
 #[test]
