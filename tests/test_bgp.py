@@ -87,6 +87,14 @@ def test_hosts_find_each_other(lab, reflector):
     assert has_route(a, f"{B1.address}/32")
     a1.expect_ping(B1.address)
     eventually(lambda: a.viaduct("bgp")["peers"][0]["state"] == "Established", "the new daemon's session")
+    # Before maintenance, others are asked to avoid it.
+    worst = lambda: "graceful-shutdown" in reflector.ask(f"show bgp ipv4 vpn {A1.address}/32").stdout
+    a.call("bgp", "drain")
+    eventually(worst, "the reflector's route is the worst")
+    assert "avoid this host" in a.call("bgp").stdout and a.viaduct("bgp")["drained"]
+    b1.expect_ping(A1.address)
+    a.call("bgp", "drain", "--undo")
+    eventually(lambda: not worst(), "the reflector's route is as before")
     # The session ends, and packets go on.
     reflector.stop()
     eventually(lambda: a.viaduct("bgp")["peers"][0]["state"] != "Established", "the end of the session")
@@ -129,6 +137,11 @@ def test_a_bridged_network(lab, reflector):
     a.apply(bridged_config("a", ["a1", "b1"]))
     a.namespace.ip("link set tapb1 up")
     eventually(lambda: "MM:1" in reflector.ask("show bgp l2vpn evpn").stdout, "the number of the move")
+    known = lambda: {(entry["mac"], entry["remote"]): entry for entry in a.viaduct("bgp", "evpn", "--network", "blue")}
+    eventually(lambda: (B1.mac, UNDERLAY["b"]) in known(), "the other host's entry")
+    assert [known()[B1.mac, remote]["duplicate"] for remote in ("", UNDERLAY["b"])] == [True, True]
+    assert known()[B1.mac, ""]["sequence"] == 1 and B1.address in known()[B1.mac, ""]["addresses"]
+    assert ("", UNDERLAY["b"]) in known() and not known()[A1.mac, ""]["duplicate"]
     a.apply(bridged_config("a", ["a1"]))
     eventually(lambda: "MM:1" not in reflector.ask("show bgp l2vpn evpn").stdout, "the withdrawal")
     b.apply(b.config.without("guest", name="b1"))

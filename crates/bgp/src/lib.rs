@@ -31,7 +31,8 @@ pub use config::{Config, Import, PeerConfig};
 pub use names::{BadName, Encapsulation, Family, Rd, RouteTarget};
 pub use notification::Notification;
 pub use route::{
-    Announcement, Change, Label, MAX_FLOOD, MAX_PATHS, MacPath, Mobility, Nlri, Path, Tunnel, VrfId,
+    Announcement, Change, KnownMac, LEAVING, Label, MAX_FLOOD, MAX_PATHS, MacPath, Mobility, Nlri, Path,
+    Tunnel, VrfId,
 };
 pub use session::Conn;
 pub use speaker::{Event, Speaker};

@@ -82,9 +82,13 @@ pub struct Announcement {
     pub router_mac: Option<Mac>,
     /// For a MAC address that has moved, or does not move.
     pub mobility: Option<Mobility>,
-    /// LOCAL_PREF, to peers of the same AS. The usual value is 100; the highest is used.
+    /// LOCAL_PREF, to peers of the same AS. The usual value is 100; the highest is used. With [`LEAVING`], peers of other
+    /// ASes are told so as well.
     pub preference: u32,
 }
+
+/// The preference of routes that are about to end (RFC 8326, 4.2): whoever has another path takes that.
+pub const LEAVING: u32 = 0;
 
 /// A tunnel to a remote host, with the label that it gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,6 +117,17 @@ pub struct MacPath {
     pub tunnel: Tunnel,
     /// The moves of the address.
     pub mobility: Mobility,
+}
+
+/// A learned MAC address of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownMac {
+    /// The address.
+    pub mac: Mac,
+    /// The IP addresses that are announced with it, in order.
+    pub addresses: Vec<IpAddr>,
+    /// The location that is used.
+    pub path: MacPath,
 }
 
 /// A change of what was learned for a network. It says all that holds now: the one before is void.

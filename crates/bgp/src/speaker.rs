@@ -12,7 +12,7 @@ use crate::notification::{self, Notification, cease};
 use crate::own::{Own, Routes};
 use crate::peer::Peer;
 use crate::rib::{Contender, PeerId, Rib, Subject};
-use crate::route::{Announcement, Change, Mobility, Nlri, Path, VrfId};
+use crate::route::{Announcement, Change, KnownMac, Mobility, Nlri, Path, Tunnel, VrfId};
 use crate::session::{Conn, Session};
 use crate::status::{Candidate, Down, MAX_CANDIDATES, PeerStatus, Verdict};
 use ipnet::IpNet;
@@ -239,6 +239,18 @@ impl Speaker {
     #[must_use]
     pub fn routes(&self, vrf: VrfId, after: Option<IpNet>, most: usize) -> Vec<(IpNet, Vec<Path>)> {
         self.rib.page(vrf, after, most)
+    }
+
+    /// Returns MAC addresses that were learned for a network after one, in order: at most so many.
+    #[must_use]
+    pub fn macs(&self, vrf: VrfId, after: Option<Mac>, most: usize) -> Vec<KnownMac> {
+        self.rib.macs(vrf, after, most)
+    }
+
+    /// Returns the tunnels to which floods of a network go.
+    #[must_use]
+    pub fn floods(&self, vrf: VrfId) -> Vec<Tunnel> {
+        self.rib.floods(vrf).0
     }
 
     /// Returns routes that a network imports for a prefix, those that are used first, and why each is used or not: at

@@ -62,6 +62,17 @@ pub trait Ports: Send + Sync {
     fn bgp_paths(&self, _vrf: u16, _prefix: IpNet) -> Vec<v1::BgpPath> {
         Vec::new()
     }
+    /// Returns MAC addresses of a network that BGP peers or this host announce, behind one of them: about so many, and
+    /// none only if there are none. Without the network's name.
+    fn bgp_macs(&self, _vrf: u16, _after: Option<packet::Mac>, _most: usize) -> Vec<v1::BgpEvpnEntry> {
+        Vec::new()
+    }
+    /// Returns the hosts to which floods of a network go by BGP, without the network's name.
+    fn bgp_floods(&self, _vrf: u16) -> Vec<v1::BgpEvpnEntry> {
+        Vec::new()
+    }
+    /// Has BGP peers avoid the host, or no more.
+    fn drain_bgp(&self, _drains: bool) {}
     /// Returns the MACs of guests that had none and asked a service, by the guests' names.
     fn learnt_macs(&self) -> Vec<(String, packet::Mac)> {
         Vec::new()

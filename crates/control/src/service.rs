@@ -398,6 +398,26 @@ impl Viaduct for Service {
         Ok(Response::new(lists::stream(self.core.clone(), held, make)))
     }
 
+    type BgpEvpnStream = Streamed<v1::BgpEvpnReply>;
+
+    async fn bgp_evpn(&self, request: Request<v1::BgpEvpnRequest>) -> Reply<Self::BgpEvpnStream> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let networks = speaker::networks(&self.view(), request.into_inner().network.as_ref())?;
+        let core = self.core.clone();
+        let make =
+            move |_: &View, send: &mut lists::Send<'_, _>| speaker::evpn(core.ports(), &networks, send);
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
+    }
+
+    async fn bgp_drain(&self, request: Request<v1::BgpDrainRequest>) -> Reply<v1::BgpDrainReply> {
+        let drains = !request.into_inner().undo;
+        let drain = move |core: &Core| match core.ports().bgp() {
+            Some(_) => Ok(core.ports().drain_bgp(drains)),
+            None => Err(Status::failed_precondition("the host speaks no BGP: its file has no [bgp]")),
+        };
+        self.blocking(drain).await.map(|()| Response::new(v1::BgpDrainReply {}))
+    }
+
     async fn sockets(&self, request: Request<v1::SocketsRequest>) -> Reply<v1::SocketsReply> {
         let request = request.into_inner();
         self.blocking(move |core| sockets::reply(core, &request)).await.map(Response::new)

@@ -61,7 +61,9 @@ pub const BGP_EXAMPLES: &str = "\
 Examples:
   viaduct bgp
   viaduct bgp routes --network blue
-  viaduct bgp explain 10.1.1.3";
+  viaduct bgp explain 10.1.1.3
+  viaduct bgp evpn --network blue
+  viaduct bgp drain";
 
 pub const OVS_EXAMPLES: &str = "\
 Examples:

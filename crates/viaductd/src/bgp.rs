@@ -8,7 +8,7 @@ mod said;
 mod shown;
 
 use crate::privileges::Privileges;
-use bgp::{Announcement, Event, Nlri, Speaker};
+use bgp::{Announcement, Event, LEAVING, Nlri, Rd, Speaker, VrfId};
 use control::{Core, Speech};
 pub use held::Held;
 pub use learned::Learned;
@@ -40,6 +40,10 @@ struct Shared {
     wanted: Mutex<Option<Option<Speech>>>,
     /// The speaker, while there is something to say.
     speaker: Mutex<Option<Speaker>>,
+    /// The distinguishers of networks that are bridged, under which the speaker announces MAC addresses.
+    bridged: Mutex<BTreeMap<VrfId, Rd>>,
+    /// Whether peers are to avoid the host.
+    drains: AtomicBool,
     /// Wakes the thread.
     wake: OwnedFd,
     /// Whether the thread is to end.
@@ -61,6 +65,12 @@ impl Shared {
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
+
+    /// Notes which networks are bridged.
+    fn bridge(&self, speech: Option<&Speech>) {
+        let bridged = speech.map(said::bridged).unwrap_or_default();
+        *self.bridged.lock().unwrap_or_else(PoisonError::into_inner) = bridged;
+    }
 }
 
 impl Bgp {
@@ -70,15 +80,22 @@ impl Bgp {
     /// The process is out of descriptors.
     pub fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (wanted, speaker) = (Mutex::default(), Mutex::default());
-        let (is_stopping, source) = (AtomicBool::new(false), OnceLock::new());
-        let shared = Shared { wanted, speaker, wake, is_stopping, began: Instant::now(), source };
+        let (wanted, speaker, bridged) = Default::default();
+        let (drains, is_stopping, source) = (AtomicBool::default(), AtomicBool::default(), OnceLock::new());
+        let began = Instant::now();
+        let shared = Shared { wanted, speaker, bridged, drains, wake, is_stopping, began, source };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
     }
 
     /// Has the speaker say this from now on.
     pub fn keep(&self, speech: Option<Speech>) {
         *self.shared.wanted() = Some(speech);
+        self.wake();
+    }
+
+    /// Has peers avoid the host wherever there is another path, or no more.
+    pub fn drain(&self, drains: bool) {
+        self.shared.drains.store(drains, Ordering::Relaxed);
         self.wake();
     }
 
@@ -124,6 +141,7 @@ impl Bgp {
             links: Links::new(listeners, privileges),
             said: BTreeMap::new(),
             speech: None,
+            drains: false,
             is_synchronized: false,
         };
         let core = Arc::downgrade(core);
@@ -140,6 +158,8 @@ struct Thread {
     /// The last speech, and the announcements that follow from it.
     speech: Option<Speech>,
     said: BTreeMap<Nlri, Announcement>,
+    /// Whether they say that the host is about to leave.
+    drains: bool,
     /// Whether all peers have sent their routes, and what they did not send is still to go.
     is_synchronized: bool,
 }
@@ -200,10 +220,13 @@ impl Thread {
 
     /// Tells the speaker what is to be said, if that has changed.
     fn follow(&mut self, core: &Core) {
-        let Some(wanted) = self.shared.wanted().take() else { return };
-        if wanted == self.speech {
+        let drains = self.shared.drains.load(Ordering::Relaxed);
+        let wanted = self.shared.wanted().take().unwrap_or_else(|| self.speech.clone());
+        if (&wanted, drains) == (&self.speech, self.drains) {
             return;
         }
+        self.drains = drains;
+        self.shared.bridge(wanted.as_ref());
         let now = self.shared.now();
         let mut speaker = self.shared.speaker();
         let identity = |speech: &Speech| (speech.bgp.asn, speech.router_id, speech.tunnel_sources.clone());
@@ -232,6 +255,9 @@ impl Thread {
             }
             let mut announcements = said::announcements(speech);
             said::number_moves(speech, &mut announcements, &self.said, speaker);
+            for announcement in announcements.values_mut().filter(|_| drains) {
+                announcement.preference = LEAVING;
+            }
             for nlri in self.said.keys().filter(|nlri| !announcements.contains_key(nlri)) {
                 speaker.withdraw(nlri);
             }

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use mem::{HostQuota, Opened};
 use model::VifId;
 use ovs::OvsPort;
+use packet::Mac;
 use rustix::net::SocketType;
 use services::Services;
 use sockets::{Place, Sockets};
@@ -258,6 +259,18 @@ impl Ports for ExecutorPorts {
 
     fn bgp_paths(&self, vrf: u16, prefix: IpNet) -> Vec<v1::BgpPath> {
         self.bgp.paths(vrf, prefix)
+    }
+
+    fn bgp_macs(&self, vrf: u16, after: Option<Mac>, most: usize) -> Vec<v1::BgpEvpnEntry> {
+        self.bgp.macs(vrf, after, most)
+    }
+
+    fn bgp_floods(&self, vrf: u16) -> Vec<v1::BgpEvpnEntry> {
+        self.bgp.floods(vrf)
+    }
+
+    fn drain_bgp(&self, drains: bool) {
+        self.bgp.drain(drains);
     }
 
     fn learnt_macs(&self) -> Vec<(String, packet::Mac)> {

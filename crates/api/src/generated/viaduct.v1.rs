@@ -1757,6 +1757,9 @@ pub struct BgpReply {
     /// The peers, by address.
     #[prost(message, repeated, tag = "3")]
     pub peers: ::prost::alloc::vec::Vec<BgpPeer>,
+    /// Whether peers are asked to avoid the host.
+    #[prost(bool, tag = "4")]
+    pub drained: bool,
 }
 /// A BGP peer.
 #[allow(clippy::all)]
@@ -1872,6 +1875,69 @@ pub struct BgpPath {
     #[prost(string, repeated, tag = "12")]
     pub targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpEvpnRequest {
+    /// Only this network.
+    #[prost(string, optional, tag = "1")]
+    pub network: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BgpEvpnReply {
+    /// By network: MAC addresses in order, then floods.
+    #[prost(message, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<BgpEvpnEntry>,
+}
+/// A MAC address of a network, or a host to which its floods go.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpEvpnEntry {
+    /// The network.
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// The MAC address; empty: floods.
+    #[prost(string, tag = "2")]
+    pub mac: ::prost::alloc::string::String,
+    /// IP addresses that are announced with the MAC address.
+    #[prost(string, repeated, tag = "3")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The remote end of the tunnel; empty: a guest of this host announces it.
+    #[prost(string, tag = "4")]
+    pub remote: ::prost::alloc::string::String,
+    /// VXLAN network identifier, or MPLS label.
+    #[prost(uint32, tag = "5")]
+    pub label: u32,
+    /// How often the MAC address has moved (RFC 7432, 7.7).
+    #[prost(uint32, tag = "6")]
+    pub sequence: u32,
+    /// Whether it does not move.
+    #[prost(bool, tag = "7")]
+    pub sticky: bool,
+    /// Whether both a guest of this host and another host have the MAC address: during a migration, or by mistake.
+    #[prost(bool, tag = "8")]
+    pub duplicate: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpDrainRequest {
+    /// Announce all as before.
+    #[prost(bool, tag = "1")]
+    pub undo: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpDrainReply {}
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -3609,6 +3675,53 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BgpRoutes"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Lists MAC addresses and floods of networks that are bridged by BGP, in parts.
+        pub async fn bgp_evpn(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BgpEvpnRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BgpEvpnReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/BgpEvpn",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BgpEvpn"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Has peers avoid the host wherever there is another path, before maintenance; or no more. It ends with the daemon.
+        pub async fn bgp_drain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BgpDrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::BgpDrainReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/BgpDrain",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BgpDrain"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Lists connections.
         pub async fn flows(
             &mut self,
@@ -3929,6 +4042,22 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::BgpRoutesRequest>,
         ) -> std::result::Result<tonic::Response<Self::BgpRoutesStream>, tonic::Status>;
+        /// Server streaming response type for the BgpEvpn method.
+        type BgpEvpnStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BgpEvpnReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Lists MAC addresses and floods of networks that are bridged by BGP, in parts.
+        async fn bgp_evpn(
+            &self,
+            request: tonic::Request<super::BgpEvpnRequest>,
+        ) -> std::result::Result<tonic::Response<Self::BgpEvpnStream>, tonic::Status>;
+        /// Has peers avoid the host wherever there is another path, before maintenance; or no more. It ends with the daemon.
+        async fn bgp_drain(
+            &self,
+            request: tonic::Request<super::BgpDrainRequest>,
+        ) -> std::result::Result<tonic::Response<super::BgpDrainReply>, tonic::Status>;
         /// Server streaming response type for the Flows method.
         type FlowsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::Flow, tonic::Status>,
@@ -5063,6 +5192,95 @@ pub mod viaduct_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/BgpEvpn" => {
+                    #[allow(non_camel_case_types)]
+                    struct BgpEvpnSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<super::BgpEvpnRequest>
+                    for BgpEvpnSvc<T> {
+                        type Response = super::BgpEvpnReply;
+                        type ResponseStream = T::BgpEvpnStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BgpEvpnRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::bgp_evpn(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BgpEvpnSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/BgpDrain" => {
+                    #[allow(non_camel_case_types)]
+                    struct BgpDrainSvc<T: Viaduct>(pub Arc<T>);
+                    impl<T: Viaduct> tonic::server::UnaryService<super::BgpDrainRequest>
+                    for BgpDrainSvc<T> {
+                        type Response = super::BgpDrainReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BgpDrainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::bgp_drain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BgpDrainSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -5,7 +5,7 @@
 
 use super::attributes::Attributes;
 use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};
-use crate::route::{MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
+use crate::route::{KnownMac, MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
 use crate::update::nlri::{Name, Place};
 use ipnet::IpNet;
 use packet::Mac;
@@ -183,25 +183,59 @@ impl Rib {
         self.owners(address).filter_map(best).min().map(|(_, mac)| mac)
     }
 
-    /// Returns the tunnels for the floods of a network.
+    /// Returns MAC addresses of a network after one, in order: at most so many.
+    pub(crate) fn macs(&self, vrf: VrfId, after: Option<Mac>, most: usize) -> Vec<KnownMac> {
+        let mut first = after.map_or(*of_mac(Mac([0; 6])).start(), |mac| *of_mac(mac).end());
+        let last = *of_mac(Mac::BROADCAST).end();
+        let mut found = Vec::new();
+        while found.len() < most && first < last {
+            let mut keys = self.routes.range((Bound::Excluded(first), Bound::Included(last)));
+            let is_its = |(key, route): &(&Key, &Route)| self.in_macs(vrf, &self.contender(**key, **route));
+            let Some((Key { name: Name { place: Place::Mac(mac, _), .. }, .. }, _)) = keys.find(is_its)
+            else {
+                break;
+            };
+            let its = self.routes.range(of_mac(*mac)).filter(is_its);
+            let mut addresses: Vec<_> = its
+                .filter_map(|(key, _)| match key.name.place {
+                    Place::Mac(_, address) => address,
+                    Place::Prefix(_) | Place::Flood(_) => None,
+                })
+                .collect();
+            addresses.dedup();
+            found.extend(self.mac(vrf, *mac).map(|path| KnownMac { mac: *mac, addresses, path }));
+            first = *of_mac(*mac).end();
+        }
+        found
+    }
+
+    /// Returns the tunnels for the floods of a network, and forgets routes that are not there any more.
     pub(crate) fn flood(&mut self, vrf: VrfId) -> Vec<Tunnel> {
+        let (tunnels, gone) = self.floods(vrf);
+        for name in gone {
+            self.floods.remove(&(vrf, name));
+        }
+        tunnels
+    }
+
+    /// Returns the tunnels for the floods of a network, and the names of routes that are not there any more.
+    pub(crate) fn floods(&self, vrf: VrfId) -> (Vec<Tunnel>, Vec<Name>) {
         let (lowest, highest) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::from(u128::MAX).into());
         let limits = range_of(Place::Flood(lowest), Place::Flood(highest));
         let names = (vrf, limits.start().name)..=(vrf, limits.end().name);
-        let names: Vec<_> = self.floods.range(names).map(|(_, name)| *name).collect();
-        let mut tunnels = Vec::new();
-        for name in names {
-            let range = Key::new(name, 0)..=Key::new(name, PeerId::MAX);
+        let (mut tunnels, mut gone) = (Vec::new(), Vec::new());
+        for (_, name) in self.floods.range(names) {
+            let range = Key::new(*name, 0)..=Key::new(*name, PeerId::MAX);
             match self.best(range, |one| self.in_macs(vrf, one), |_, _| {}).first() {
                 Some(one) => tunnels.push(one.tunnel()),
-                None => drop(self.floods.remove(&(vrf, name))),
+                None => gone.push(*name),
             }
         }
         tunnels.sort_unstable();
         // A host gets one copy, whatever labels it names.
         tunnels.dedup_by_key(|tunnel| tunnel.remote);
         tunnels.truncate(MAX_FLOOD);
-        tunnels
+        (tunnels, gone)
     }
 
     /// Returns prefixes after one, in order, with the paths that a network has for each.

@@ -6,7 +6,7 @@ use crate::names::{Encapsulation, Family, RouteTarget};
 use crate::notification::{self, Notification, cease};
 use crate::peer::Peer;
 use crate::rib::{Attributes, AttributesId, Key, PeerId, Put, Rib, Route};
-use crate::route::Mobility;
+use crate::route::{LEAVING, Mobility};
 use crate::status::Counts;
 use crate::update::nlri::{self, Item, Place};
 use crate::update::read::{self, Context, Reach, Update};
@@ -169,7 +169,7 @@ fn attributes(
         encapsulation,
         router_mac: communities.router_mac,
         mobility: communities.mobility,
-        preference: its.preference.unwrap_or(PREFERENCE),
+        preference: if its.leaves { LEAVING } else { its.preference.unwrap_or(PREFERENCE) },
         path: path.length,
         neighbour: path.neighbour,
         origin: its.origin.unwrap_or(2),

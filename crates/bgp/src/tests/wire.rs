@@ -2,7 +2,7 @@
 
 use super::net::{address, mpls, path, vpn, vxlan};
 use super::raw::{CAPABILITIES, Raw, attribute, message, update};
-use crate::{Encapsulation, MacPath, Mobility, Nlri, Path, Tunnel};
+use crate::{Announcement, Encapsulation, LEAVING, MacPath, Mobility, Nlri, Path, Tunnel};
 use ipnet::IpNet;
 use packet::Mac;
 
@@ -88,6 +88,51 @@ fn labels_of_evpn_are_read_by_encapsulation() {
     let router_mac = Some(Mac([2, 0xaa, 0, 0, 0, 0x12]));
     let expected = Path { tunnel: tunnel(Encapsulation::Vxlan, 5002), router_mac };
     assert_eq!(raw.table.routes[&(7, prefix("10.1.1.5/32"))], [expected]);
+}
+
+#[test]
+fn mac_addresses_are_listed_page_by_page() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let mac = |last: u8, address: &[u8]| {
+        let size = address.len() as u8 * 8;
+        let fixed = [&RD[..], &[0; 14], &[48, 2, 0, 0, 0, 1, last, size], address, &[0, 0x13, 0x89]].concat();
+        evpn(&[&[2, fixed.len() as u8][..], &fixed].concat())
+    };
+    for (last, address) in [(1, &[][..]), (1, &[10, 1, 1, 5]), (2, &[]), (1, &[10, 1, 1, 4])] {
+        raw.send(&update(&[usual(), communities(&[VXLAN]), mac(last, address)]));
+    }
+    let [first, second] = [1, 2].map(|last| Mac([2, 0, 0, 0, 1, last]));
+    let page = |after, most| {
+        let macs = raw.speaker.macs(7, after, most);
+        macs.iter()
+            .map(|known| (known.mac, known.addresses.len(), known.path.tunnel.label))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(page(None, 9), [(first, 2, 5001), (second, 0, 5001)]);
+    assert_eq!((page(None, 1), page(Some(first), 1)), (vec![(first, 2, 5001)], vec![(second, 0, 5001)]));
+    assert_eq!(page(Some(second), 1), []);
+    assert_eq!(raw.speaker.macs(8, None, 9), []);
+}
+
+#[test]
+fn what_is_about_to_end_is_the_worst_and_says_so() {
+    let mut raw = Raw::new(&CAPABILITIES);
+    let leaves = attribute(0xc0, 8, &[0, 1, 0, 2, 0xff, 0xff, 0, 0]);
+    raw.send(&update(&[usual(), leaves, communities(&[MPLS_UDP]), vpnv4(&network())]));
+    assert_eq!(raw.speaker.explain(7, prefix("10.1.1.0/24"))[0].preference, LEAVING);
+    raw.send(&update(&[
+        usual(),
+        attribute(0xc0, 8, &[0, 1, 0]),
+        communities(&[MPLS_UDP]),
+        vpnv4(&network()),
+    ]));
+    assert!(raw.table.routes.is_empty(), "malformed");
+    raw.output();
+    raw.speaker
+        .announce(vpn(1, "10.9.0.0/16"), Announcement { preference: LEAVING, ..mpls(0, 2005, &[100]) });
+    let [(2, body)] = &raw.output()[..] else { panic!("one UPDATE") };
+    let has = |attribute: &[u8]| body.windows(attribute.len()).any(|part| part == attribute);
+    assert!(has(&[0x40, 5, 4, 0, 0, 0, 0]) && has(&[0xc0, 8, 4, 0xff, 0xff, 0, 0]), "{body:x?}");
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(crate) struct Received<'a> {
     pub(crate) clusters: u16,
     /// Whether the route went through this speaker, or through a cluster of this number.
     pub(crate) looped: bool,
+    /// Whether it is about to end (RFC 8326).
+    pub(crate) leaves: bool,
     /// Extended communities, of eight octets each.
     pub(crate) communities: &'a [u8],
     /// The label of a tunnel for floods, by ingress replication (RFC 6514, 5).
@@ -78,11 +80,12 @@ mod code {
     pub(super) const AS_PATH: u8 = 2;
     pub(super) const MED: u8 = 4;
     pub(super) const LOCAL_PREF: u8 = 5;
+    pub(super) const COMMUNITIES: u8 = 8;
     pub(super) const ORIGINATOR_ID: u8 = 9;
     pub(super) const CLUSTER_LIST: u8 = 10;
     pub(super) const MP_REACH: u8 = 14;
     pub(super) const MP_UNREACH: u8 = 15;
-    pub(super) const COMMUNITIES: u8 = 16;
+    pub(super) const EXTENDED_COMMUNITIES: u8 = 16;
     pub(super) const PMSI_TUNNEL: u8 = 22;
 }
 
@@ -98,7 +101,7 @@ const fn flags(code: u8) -> Option<u8> {
         code::MED | code::ORIGINATOR_ID | code::CLUSTER_LIST | code::MP_REACH | code::MP_UNREACH => {
             Some(OPTIONAL)
         }
-        code::COMMUNITIES | code::PMSI_TUNNEL => Some(OPTIONAL | TRANSITIVE),
+        code::COMMUNITIES | code::EXTENDED_COMMUNITIES | code::PMSI_TUNNEL => Some(OPTIONAL | TRANSITIVE),
         _ => None,
     }
 }
@@ -262,6 +265,10 @@ impl<'a> Received<'a> {
                 self.clusters = clusters.len() as u16;
             }
             code::COMMUNITIES => {
+                let (all @ [_, ..], []) = value.as_chunks::<4>() else { return Err("malformed communities") };
+                self.leaves = all.contains(&super::GRACEFUL_SHUTDOWN.to_be_bytes());
+            }
+            code::EXTENDED_COMMUNITIES => {
                 if value.is_empty() || !value.len().is_multiple_of(8) {
                     return Err("malformed extended communities");
                 }

@@ -6,12 +6,12 @@ use crate::message::{self, Kind};
 use crate::names::{Encapsulation, Family, RouteTarget};
 use crate::open::AS_TRANS;
 use crate::own::{Own, Routes};
-use crate::route::{Announcement, Label, Mobility, Nlri};
+use crate::route::{Announcement, LEAVING, Label, Mobility, Nlri};
 use crate::session::{Agreed, OUTPUT};
-use netgauze_bgp_pkt::community::{ExtendedCommunity, UnknownExtendedCommunity};
+use netgauze_bgp_pkt::community::{Community, ExtendedCommunity, UnknownExtendedCommunity};
 use netgauze_bgp_pkt::path_attribute::{
-    As2PathSegment, As4Path, As4PathSegment, AsPath, AsPathSegmentType, ExtendedCommunities, LocalPreference,
-    Origin, PathAttribute, PathAttributeValue, UnknownAttribute,
+    As2PathSegment, As4Path, As4PathSegment, AsPath, AsPathSegmentType, Communities, ExtendedCommunities,
+    LocalPreference, Origin, PathAttribute, PathAttributeValue, UnknownAttribute,
 };
 use netgauze_bgp_pkt::update::BgpUpdateMessage;
 use netgauze_parse_utils::WritablePdu;
@@ -168,6 +168,10 @@ impl Writer<'_> {
         all.extend(self.path(external));
         if !external {
             all.push(PathAttributeValue::LocalPreference(LocalPreference::new(shared.preference)));
+        }
+        if shared.preference == LEAVING {
+            let leaves = Community::new(super::GRACEFUL_SHUTDOWN);
+            all.push(PathAttributeValue::Communities(Communities::new([leaves])));
         }
         let communities = communities(shared);
         if !communities.is_empty() {

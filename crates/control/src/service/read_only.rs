@@ -130,6 +130,16 @@ impl Viaduct for ReadOnly {
         self.0.bgp_routes(request).await
     }
 
+    type BgpEvpnStream = <Service as Viaduct>::BgpEvpnStream;
+
+    async fn bgp_evpn(&self, request: Request<v1::BgpEvpnRequest>) -> Reply<Self::BgpEvpnStream> {
+        self.0.bgp_evpn(request).await
+    }
+
+    async fn bgp_drain(&self, _: Request<v1::BgpDrainRequest>) -> Reply<v1::BgpDrainReply> {
+        refused("bgp drain")
+    }
+
     async fn sockets(&self, request: Request<v1::SocketsRequest>) -> Reply<v1::SocketsReply> {
         self.0.sockets(request).await
     }

@@ -17,16 +17,21 @@ pub(super) struct Wanted {
     prefix: Option<IpNet>,
 }
 
-pub(super) fn wanted(view: &View, request: &v1::BgpRoutesRequest) -> Result<Wanted, Status> {
+/// Returns all networks with their numbers, or only one.
+pub(super) fn networks(view: &View, only: Option<&String>) -> Result<Vec<(String, u16)>, Status> {
     let networks = view.tables.networks.values().map(|network| (network.name.to_string(), network.vrf.0));
-    let is_wanted = |name: &str| request.network.as_ref().is_none_or(|only| only == name);
-    let networks: Vec<_> = networks.filter(|(name, _)| is_wanted(name)).collect();
-    if let Some(name) = request.network.as_ref().filter(|_| networks.is_empty()) {
+    let networks: Vec<_> = networks.filter(|(name, _)| only.is_none_or(|only| only == name)).collect();
+    if let Some(name) = only.filter(|_| networks.is_empty()) {
         let names = view.objects.of_kind(Kind::Network).map(|owned| owned.object.key().name);
         let names: Vec<_> = names.collect();
         let hint = config::did_you_mean(name, names.iter().map(String::as_str));
         return Err(super::missing(format!("there is no network \"{name}\"{hint}")));
     }
+    Ok(networks)
+}
+
+pub(super) fn wanted(view: &View, request: &v1::BgpRoutesRequest) -> Result<Wanted, Status> {
+    let networks = networks(view, request.network.as_ref())?;
     let prefix = request.prefix.as_ref().map(|text| {
         let address = || text.parse().map(|address: std::net::IpAddr| IpNet::from(address));
         text.parse()
@@ -60,6 +65,30 @@ pub(super) fn routes(
                 break;
             }
         }
+    }
+    Ok(())
+}
+
+pub(super) fn evpn(
+    ports: &dyn Ports,
+    networks: &[(String, u16)],
+    send: &mut Send<'_, v1::BgpEvpnReply>,
+) -> Result<(), Status> {
+    for (name, vrf) in networks {
+        let mut send = |entries: Vec<v1::BgpEvpnEntry>| {
+            let named = entries.into_iter().map(|entry| v1::BgpEvpnEntry { network: name.clone(), ..entry });
+            in_parts(named, PART, |entries| send(v1::BgpEvpnReply { entries }))
+        };
+        let mut after = None;
+        loop {
+            let page = ports.bgp_macs(*vrf, after, PAGE);
+            after = page.last().and_then(|entry| entry.mac.parse().ok());
+            send(page)?;
+            if after.is_none() {
+                break;
+            }
+        }
+        send(ports.bgp_floods(*vrf))?;
     }
     Ok(())
 }

@@ -74,6 +74,18 @@ pub enum BgpAction {
         /// A prefix or an address
         prefix: String,
     },
+    /// List the MAC addresses of bridged networks, of this host and of others, and where their floods go
+    Evpn {
+        /// Only this network
+        #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+        network: Option<String>,
+    },
+    /// Have peers avoid this host wherever there is another path, before maintenance
+    Drain {
+        /// No more
+        #[arg(long)]
+        undo: bool,
+    },
 }
 
 #[derive(Args)]

@@ -45,11 +45,26 @@ const PATHS: &[Column] = &[
     ("WHY", "why"),
 ];
 
+const EVPN: &[Column] = &[
+    ("NETWORK", "network"),
+    ("MAC", "mac"),
+    ("ADDRESSES", "addresses"),
+    ("REMOTE", "remote"),
+    ("LABEL", "label"),
+    ("MOVES", "sequence"),
+    ("DUPLICATE", "duplicate"),
+];
+
 pub async fn bgp(on: &mut Context, BgpArgs { action }: BgpArgs) -> Result<(), Failure> {
     match action.unwrap_or(BgpAction::Peers) {
         BgpAction::Peers => peers(on).await,
         BgpAction::Routes { network } => routes(on, network, None, ROUTES).await,
         BgpAction::Explain { network, prefix } => routes(on, network, Some(prefix), PATHS).await,
+        BgpAction::Evpn { network } => evpn(on, network).await,
+        BgpAction::Drain { undo } => {
+            on.client.bgp_drain(v1::BgpDrainRequest { undo }).await?;
+            Ok(())
+        }
     }
 }
 
@@ -61,7 +76,19 @@ async fn peers(on: &mut Context) -> Result<(), Failure> {
     if reply.r#as == 0 {
         return Err(Failure::Refused("the host speaks no BGP: its file has no [bgp]".to_owned()));
     }
+    if reply.drained {
+        println!("Peers are asked to avoid this host (viaduct bgp drain --undo ends that).");
+    }
     print_rows(reply.peers.iter().map(value).collect(), PEERS, false)
+}
+
+async fn evpn(on: &mut Context, network: Option<String>) -> Result<(), Failure> {
+    let mut parts = on.client.bgp_evpn(v1::BgpEvpnRequest { network }).await?.into_inner();
+    let mut rows: Vec<Value> = Vec::new();
+    while let Some(part) = parts.message().await? {
+        rows.extend(part.entries.iter().map(value));
+    }
+    print_rows(rows, EVPN, on.json)
 }
 
 async fn routes(
@@ -93,5 +120,6 @@ mod tests {
         has(value(&v1::BgpPeer::default()), PEERS);
         has(value(&v1::BgpPath::default()), ROUTES);
         has(value(&v1::BgpPath::default()), PATHS);
+        has(value(&v1::BgpEvpnEntry::default()), EVPN);
     }
 }

@@ -80,6 +80,12 @@ pub(super) fn announcements(speech: &Speech) -> BTreeMap<Nlri, Announcement> {
     speech.networks.values().flat_map(|network| of_network(speech, network)).collect()
 }
 
+/// Returns the distinguishers of networks whose MAC addresses are exchanged.
+pub(super) fn bridged(speech: &Speech) -> BTreeMap<VrfId, Rd> {
+    let bridged = speech.networks.iter().filter(|(_, network)| network.evpn);
+    bridged.filter_map(|(vrf, network)| Some((VrfId::from(*vrf), distinguisher(&network.rd)?))).collect()
+}
+
 /// Numbers the moves of MAC addresses that came up on this host and were announced by others (RFC 7432, 7.7): all of
 /// them, and the hosts where they were, then send there. A number stays as long as the address is announced.
 pub(super) fn number_moves(

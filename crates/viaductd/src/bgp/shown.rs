@@ -2,8 +2,14 @@
 
 use super::Bgp;
 use api::v1;
-use bgp::{Candidate, Counts, PeerStatus, Speaker, Verdict};
+use bgp::{
+    Announcement, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker, Tunnel, Verdict,
+};
 use ipnet::IpNet;
+use packet::Mac;
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Bgp {
@@ -15,6 +21,7 @@ impl Bgp {
                 r#as: config.asn,
                 router_id: config.router_id.to_string(),
                 peers: speaker.peers().iter().map(|status| peer(status, now)).collect(),
+                drained: self.shared.drains.load(Ordering::Relaxed),
             }
         })
     }
@@ -29,6 +36,94 @@ impl Bgp {
     pub fn paths(&self, vrf: u16, prefix: IpNet) -> Vec<v1::BgpPath> {
         let paths = self.with(|speaker, _| speaker.explain(vrf.into(), prefix)).unwrap_or_default();
         paths.iter().map(|candidate| path(prefix, candidate)).collect()
+    }
+}
+
+impl Bgp {
+    /// Returns MAC addresses of a bridged network, behind one of them: those of peers, at most so many, and the host's own
+    /// as far as these go.
+    pub fn macs(&self, vrf: u16, after: Option<Mac>, most: usize) -> Vec<v1::BgpEvpnEntry> {
+        let rd = self.shared.bridged.lock().unwrap_or_else(PoisonError::into_inner).get(&vrf.into()).copied();
+        let list = |speaker: &Speaker, _| {
+            let learned = speaker.macs(vrf.into(), after, most);
+            let last = learned.last().filter(|_| learned.len() == most).map(|known| known.mac);
+            let own = own_macs(speaker, rd?);
+            let is_here = |mac: &Mac| own.contains_key(mac);
+            let theirs = learned.iter().map(|known| (known.mac, theirs(known, is_here(&known.mac))));
+            let is_next =
+                |mac: &Mac| after.is_none_or(|after| *mac > after) && last.is_none_or(|last| *mac <= last);
+            let ours = own.iter().filter(|(mac, _)| is_next(mac)).map(|(mac, (addresses, announcement))| {
+                let is_duplicate =
+                    speaker.macs(vrf.into(), before(*mac), 1).first().is_some_and(|one| one.mac == *mac);
+                (*mac, ours(*mac, addresses, announcement, is_duplicate))
+            });
+            let mut all: Vec<_> = theirs.chain(ours).collect();
+            all.sort_by_key(|(mac, _)| *mac);
+            Some(all.into_iter().map(|(_, entry)| entry).collect())
+        };
+        self.with(list).flatten().unwrap_or_default()
+    }
+
+    /// Returns the hosts to which floods of a network go.
+    pub fn floods(&self, vrf: u16) -> Vec<v1::BgpEvpnEntry> {
+        let floods = self.with(|speaker, _| speaker.floods(vrf.into())).unwrap_or_default();
+        let entry = |tunnel: &Tunnel| v1::BgpEvpnEntry {
+            remote: tunnel.remote.to_string(),
+            label: tunnel.label,
+            ..v1::BgpEvpnEntry::default()
+        };
+        floods.iter().map(entry).collect()
+    }
+}
+
+/// Returns the host's own MAC addresses under a distinguisher, with their IP addresses.
+fn own_macs(speaker: &Speaker, of: Rd) -> BTreeMap<Mac, (Vec<String>, &Announcement)> {
+    let mut all: BTreeMap<Mac, (Vec<String>, &Announcement)> = BTreeMap::new();
+    for (nlri, announcement) in speaker.announced() {
+        if let Nlri::Mac { rd, mac, address } = nlri
+            && *rd == of
+        {
+            let its = all.entry(*mac).or_insert((Vec::new(), announcement));
+            its.0.extend(address.map(|address| address.to_string()));
+        }
+    }
+    all
+}
+
+/// Returns the address before one.
+fn before(mac: Mac) -> Option<Mac> {
+    let number = mac.0.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)).checked_sub(1)?;
+    let [_, _, bytes @ ..] = number.to_be_bytes();
+    Some(Mac(bytes))
+}
+
+fn theirs(known: &KnownMac, duplicate: bool) -> v1::BgpEvpnEntry {
+    let MacPath { tunnel, mobility } = known.path;
+    v1::BgpEvpnEntry {
+        // The control plane knows it.
+        network: String::new(),
+        mac: known.mac.to_string(),
+        addresses: known.addresses.iter().map(ToString::to_string).collect(),
+        remote: tunnel.remote.to_string(),
+        label: tunnel.label,
+        sequence: mobility.sequence,
+        sticky: mobility.sticky,
+        duplicate,
+    }
+}
+
+fn ours(mac: Mac, addresses: &[String], its: &Announcement, duplicate: bool) -> v1::BgpEvpnEntry {
+    let (Label::Mpls(label) | Label::Vni(label)) = its.label;
+    let mobility = its.mobility.unwrap_or_default();
+    v1::BgpEvpnEntry {
+        network: String::new(),
+        mac: mac.to_string(),
+        addresses: addresses.to_vec(),
+        remote: String::new(),
+        label,
+        sequence: mobility.sequence,
+        sticky: mobility.sticky,
+        duplicate,
     }
 }
 
