@@ -18,15 +18,15 @@ pub(crate) use routes::{Origins, places_of};
 
 use crate::owner::Owned;
 use config::{
-    DefaultAction, Guest, GuestKind, GuestVlan, Index, Mode, Object, Rate, Route, RuleAction, Target, Wire,
-    router_id, router_mac,
+    DefaultAction, Guest, GuestKind, GuestVlan, Index, Mode, Object, Rate, Route, RuleAction, ShapeRate,
+    Target, Wire, router_id, router_mac,
 };
 use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Midstream, Modifier, Network,
-    Nexthop, NexthopId, Overlay, PortRange, Roles, Rule, RuleId, Services, TcpPaths, Tunnel, TunnelKind, Vif,
-    VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Nexthop, NexthopId, Overlay, PortRange, Roles, Rule, RuleId, Services, Shape, TcpPaths, Tunnel,
+    TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
@@ -553,6 +553,7 @@ impl<'a> Compiler<'a> {
             mtu: self.index.guest_mtu(guest),
             policy: guest.policy && guest.mode == Mode::Vrouter,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
+            shape: guest.shape.map_or_else(Shape::default, shape),
             mirror: guest.mirror.as_ref().map(|name| self.mirror(name)),
             roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
             rdma: None,
@@ -703,6 +704,13 @@ fn action(action: DefaultAction) -> Action {
         DefaultAction::Allow | DefaultAction::DenyIn => Action::Allow,
         DefaultAction::Drop => Action::Drop,
         DefaultAction::Reject => Action::Reject,
+    }
+}
+
+fn shape(of: config::Shape) -> Shape {
+    Shape {
+        inward: of.inward.map(ShapeRate::bits_per_second),
+        outward: of.outward.map(ShapeRate::bits_per_second),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::core::{Core, View};
 use crate::process::{Process, Usage};
 use crate::scrapes;
 use crate::service::{nexthop_entries, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
-use api::v1::{BgpPeer, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry};
+use api::v1::{BgpPeer, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry, VifShape};
 use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -69,7 +69,9 @@ fn render(core: &Core, process: &Process) -> String {
         "What is wrong with the store; `viaduct status` has it in words.",
         [(String::new(), problems)],
     );
-    vifs(&vif_entries(view, None), &mut text);
+    let entries = vif_entries(view, None);
+    vifs(&entries, &mut text);
+    shapers(&entries, &mut text);
     workers(view, &mut text);
     tables(view, &mut text);
     card(view.executor.status().card.as_ref(), &mut text);
@@ -147,6 +149,35 @@ fn vifs(vifs: &[VifEntry], text: &mut Text) {
     });
     each("vif_flows_displaced_total", "counter", "Connections that gave way to others.", &|vif| {
         vif.flows_displaced
+    });
+}
+
+fn shapers(vifs: &[VifEntry], text: &mut Text) {
+    let shaped: Vec<_> = vifs.iter().filter_map(|vif| Some((vif, vif.shape.as_ref()?))).collect();
+    if shaped.is_empty() {
+        return;
+    }
+    let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(&VifShape) -> u64| {
+        let labels = |vif: &VifEntry| format!("vif=\"{}\",network=\"{}\"", vif.name, vif.network());
+        text.family(name, kind, help, shaped.iter().map(|(vif, shape)| (labels(vif), value(shape))));
+    };
+    let bits = |mbps: Option<u32>| u64::from(mbps.unwrap_or(0)) * 1_000_000;
+    each("shape_in_bits_per_second", "gauge", "Rate of packets towards the guest; 0: none.", &|shape| {
+        bits(shape.in_mbps)
+    });
+    each("shape_out_bits_per_second", "gauge", "Rate of packets from the guest; 0: none.", &|shape| {
+        bits(shape.out_mbps)
+    });
+    each("shape_in_waited_total", "counter", "Packets towards the guest that waited.", &|shape| {
+        shape.in_waited
+    });
+    each("shape_in_marked_total", "counter", "Packets marked because they waited too long.", &|shape| {
+        shape.in_marked
+    });
+    each("shape_in_packets", "gauge", "Packets towards the guest that wait.", &|shape| shape.in_packets);
+    each("shape_in_bytes", "gauge", "Bytes of these.", &|shape| shape.in_bytes);
+    each("shape_out_waited_total", "counter", "Packets that waited in the guest's ring.", &|shape| {
+        shape.out_waited
     });
 }
 

@@ -21,7 +21,7 @@ pub struct SocketsSpec {
     pub addresses: Vec<IpAddr>,
     /// Guests of the same trust may share memory.
     pub trust: Option<String>,
-    /// Whether all of its packets must pass the workers: it has a rate or a mirror.
+    /// Whether all of its packets must pass the workers: it has a rate, shapers or a mirror.
     pub is_watched: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn wanted(index: &Index, run_dir: &Path, vif: impl Fn(&str) -> Option
             mac: guest.mac,
             addresses: guest.addresses.clone(),
             trust: guest.rdma_trust.clone(),
-            is_watched: guest.rate.is_some() || guest.mirror.is_some(),
+            is_watched: guest.rate.is_some() || guest.shape.is_some() || guest.mirror.is_some(),
         })
     };
     let mut all: Vec<_> = guests.filter_map(spec).collect();

@@ -1,7 +1,6 @@
 //! The interface for an executor that stands before the engine and leaves to it what it can't do itself.
 
 use crate::engine::Engine;
-use crate::message::Message;
 use crate::mutex::lock;
 use executor::Counters;
 use mem::{RxQueue, TxQueue};
@@ -59,11 +58,10 @@ impl Engine {
     /// Sends to an attached interface through these queues; in force when this returns. False if the
     /// interface is not attached.
     pub fn send(&self, vif: VifId, queues: Vec<Arc<dyn TxQueue>>) -> bool {
-        let _control = self.control();
+        let mut control = self.control();
         let attached = self.is_attached(vif);
         if attached {
-            let queues: Arc<[_]> = queues.into();
-            self.tell_all(|| Message::Send { vif, queues: queues.clone() });
+            self.send_by(&mut control, vif, queues.into());
         }
         attached
     }

@@ -262,10 +262,11 @@ fn packet_of(frame: usize, cut: &Cut, first: usize) -> usize {
     packet + (frame - frames)
 }
 
-fn why(refused: Refused) -> DropReason {
+pub(crate) fn why(refused: Refused) -> DropReason {
     match refused {
         Refused::NoRoom(no_room) => match no_room {
             NoRoom::Full => DropReason::TxFull,
+            NoRoom::Waiting => DropReason::Shaped,
             NoRoom::TooLong => DropReason::TxTooLong,
             NoRoom::Down => DropReason::TxDown,
         },

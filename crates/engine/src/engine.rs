@@ -11,11 +11,12 @@ use crate::mailbox::{Pending, Receipt};
 use crate::message::Message;
 use crate::meters::Meters;
 use crate::mutex::lock;
+use crate::shaping::Shapers;
 use crate::storms::Storms;
 use crate::worker::{Parts, Worker};
 use executor::{
     BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Entered, Executor, ExecutorStatus, FlowInfo,
-    LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
+    LearnedMac, NeighbourInfo, Past, RECORD, Shaping, VifCounters, WorkerCounters,
 };
 use mem::{Opened, PortStatus, RxQueue};
 use model::{
@@ -88,6 +89,7 @@ pub struct Stalled {
 pub(crate) struct Control {
     meters: Meters,
     ovs_sides: BTreeSet<VifId>,
+    pub(crate) shapers: Shapers,
     /// The worker that gets the next receiving queue.
     next_worker: usize,
 }
@@ -160,8 +162,7 @@ impl Engine {
         if self.is_attached(vif) {
             return Err(AttachError::Attached(vif));
         }
-        let queues: Arc<[_]> = opened.tx.into();
-        self.tell_all(|| Message::Send { vif, queues: queues.clone() });
+        self.send_by(&mut control, vif, opened.tx.into());
         self.share_out(&mut control, vif, opened.rx);
         let lost = opened.port.status().lost;
         lock(&self.common.lost).entry(vif).or_default().begin(lost);
@@ -178,16 +179,17 @@ impl Engine {
         for queue in queues {
             let worker = &self.common.workers[control.next_worker % self.common.workers.len()];
             control.next_worker += 1;
-            worker.mailbox.post(Message::Receive { vif, queue });
+            worker.mailbox.post(Message::Receive { vif, queue, shaper: control.shapers.outward(vif) });
         }
     }
 
     /// Drops the port of an interface. When it returns, no worker touches the port any more, and it is closed, unless
     /// somebody else holds it or a worker is stalled ([`ExecutorStatus::stalled`]). False if there is none.
     pub fn detach(&self, vif: VifId) -> bool {
-        let _control = self.control();
+        let mut control = self.control();
         let Some(port) = lock(&self.common.ports).remove(&vif) else { return false };
         self.tell_all(|| Message::Detach(vif));
+        self.forget_queues(&mut control, vif);
         drop(port);
         true
     }
@@ -198,8 +200,10 @@ impl Engine {
     /// # Errors
     /// A worker is stalled; all others go on.
     pub fn pause(&self) -> Result<(), Stalled> {
-        let _control = self.control();
+        let control = self.control();
         self.tell_all(|| Message::Pause);
+        // Packets that wait here would be lost to the process that goes on.
+        self.flush_shapers(&control);
         match self.common.workers.iter().position(Handle::is_stalled) {
             None => Ok(()),
             Some(worker) => {
@@ -251,18 +255,16 @@ impl Engine {
     fn await_all(&self, pending: Vec<Pending>) {
         let deadline = Instant::now() + PATIENCE;
         for (number, (worker, pending)) in self.common.workers.iter().zip(pending).enumerate() {
-            let known = worker.is_stalled();
-            let obeyed = pending.wait(if known { Instant::now() } else { deadline });
-            if !obeyed {
-                worker.falls_behind(pending);
-            }
-            if !obeyed && !known {
-                tracing::error!(
-                    worker = number,
-                    "a worker does not take up a change; nothing waits for it any more"
-                );
-            }
+            await_obedience(number, worker, pending, deadline);
         }
+    }
+
+    /// Sends a message to one worker, and waits until it has obeyed, unless it is stalled.
+    pub(crate) fn tell_one(&self, number: usize, message: Message) {
+        let worker = &self.common.workers[number];
+        let (receipt, pending) = Receipt::new();
+        worker.mailbox.post_with(message, receipt);
+        await_obedience(number, worker, pending, Instant::now() + PATIENCE);
     }
 
     fn police_by(&self, control: &mut Control, meters: Meters) {
@@ -342,6 +344,18 @@ impl Engine {
     }
 }
 
+/// Waits until a worker has obeyed, unless it is known to be stalled.
+fn await_obedience(number: usize, worker: &Handle, pending: Pending, deadline: Instant) {
+    let known = worker.is_stalled();
+    let obeyed = pending.wait(if known { Instant::now() } else { deadline });
+    if !obeyed {
+        worker.falls_behind(pending);
+    }
+    if !obeyed && !known {
+        tracing::error!(worker = number, "a worker does not take up a change; nothing waits for it any more");
+    }
+}
+
 impl Executor for Engine {
     fn status(&self) -> ExecutorStatus {
         let workers = self.common.workers.iter().enumerate();
@@ -374,6 +388,9 @@ impl Executor for Engine {
         }
         self.note_ovs_sides(&mut control, changes);
         let applied = self.common.shared.apply(changes);
+        if applied.is_ok() {
+            self.shape(&mut control, changes);
+        }
         if applied.is_err() && put {
             self.police_by(&mut control, before.clone());
         }
@@ -482,6 +499,10 @@ impl Executor for Engine {
             if *reason == DropReason::RxFull { self.common.lost_at(vif) } else { counted }
         };
         DropReason::ALL.iter().map(at).collect()
+    }
+
+    fn shaping(&self, vif: VifId) -> Shaping {
+        self.control().shapers.shaping(vif)
     }
 
     fn rule_counters(&self, rule: RuleId) -> Counters {

@@ -44,6 +44,8 @@ mod reassembly;
 mod receivers;
 mod replies;
 mod rewrite;
+mod shape;
+mod shaping;
 mod storms;
 mod sums;
 mod template;

@@ -6,10 +6,12 @@
 use crate::core::Ingress;
 use crate::deliver::Ports;
 use crate::patience::Patience;
+use crate::shape::{Pace, Shaper, burst_len};
 use mem::{Burst, RxQueue};
 use model::VifId;
 use rustix::event::epoll;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tables::Snapshot;
 
 /// Cycles without packets after which a queue counts as quiet: 2 to 4 ms on x86.
@@ -37,6 +39,12 @@ pub(crate) struct Receiver {
     pub sits_out: u32,
     /// Whether it waits for an Open vSwitch.
     pub patience: Patience,
+    /// The shaper of what its interface sends, if there is one.
+    pub shaper: Option<Arc<Shaper>>,
+    /// Whether the shaper held it when it was its turn last.
+    is_held_back: bool,
+    /// While the worker sleeps: whether the queue waits for its shaper, or for an Open vSwitch.
+    rests: bool,
     /// Whether its packets wake the worker.
     is_watched: bool,
 }
@@ -44,7 +52,19 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub fn new(vif: VifId, queue: Box<dyn RxQueue>) -> Self {
         let (from, patience) = (Ingress::new(vif), Patience::default());
-        Self { queue, burst: Burst::new(), from, epoch: 0, last: 0, sits_out: 0, patience, is_watched: true }
+        Self {
+            queue,
+            burst: Burst::new(),
+            from,
+            epoch: 0,
+            last: 0,
+            sits_out: 0,
+            patience,
+            shaper: None,
+            is_held_back: false,
+            rests: false,
+            is_watched: true,
+        }
     }
 
     /// Returns the data with which `epoll` reports it.
@@ -52,10 +72,10 @@ impl Receiver {
         epoll::EventData::new_u64(u64::from(self.from.vif.0) + 1)
     }
 
-    /// Has `epoll` report its packets, except while it waits for an Open vSwitch: with packets in it, some
-    /// descriptors stay readable, and the worker would not sleep.
+    /// Has `epoll` report its packets, except while it rests: with packets in it, some descriptors stay readable, and
+    /// the worker would not sleep.
     pub fn watch(&mut self, epoll: &OwnedFd) {
-        let is_watched = !self.patience.waits();
+        let is_watched = !self.rests;
         if is_watched != self.is_watched {
             let flags = if is_watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
             if epoll::modify(epoll, self.queue.event_fd(), self.event(), flags).is_ok() {
@@ -70,6 +90,36 @@ impl Receiver {
         if self.epoch != snapshot.epoch() {
             self.epoch = snapshot.epoch();
             self.from = self.from.in_tables(snapshot);
+        }
+    }
+
+    /// Begins to rest if it waits for something but packets, while the worker sleeps. Returns when its shaper lets
+    /// packets go, if it waits for that.
+    pub fn rest(&mut self, now_ns: u64) -> Option<u64> {
+        let due = self.shaper.as_ref().and_then(|shaper| shaper.outward.wait(now_ns));
+        self.rests = due.is_some() || self.patience.waits();
+        due
+    }
+
+    /// Requests events, unless it rests. True if packets are already waiting.
+    pub fn arm(&mut self) -> bool {
+        !self.rests && self.queue.arm()
+    }
+
+    /// Returns how many bytes may be taken from it at `now_ns`.
+    pub fn pace(&mut self, now_ns: u64) -> Pace {
+        let pace = self.shaper.as_ref().map_or(Pace::Go(usize::MAX), |shaper| shaper.outward.pace(now_ns));
+        self.is_held_back |= matches!(pace, Pace::Wait(_));
+        pace
+    }
+
+    /// Counts the packets of its burst, taken at `now_ns`, against its shaper.
+    pub fn spend(&mut self, now_ns: u64) {
+        let Some(shaper) = &self.shaper else { return };
+        shaper.outward.spend(now_ns, burst_len(&self.burst));
+        // Those that were there when the rate allowed the next one have waited for it.
+        if std::mem::take(&mut self.is_held_back) {
+            shaper.waited(self.burst.len());
         }
     }
 

@@ -1,6 +1,6 @@
 //! A worker: one thread that polls the queues it owns, and sleeps when they are empty.
 
-use crate::capture::DropLog;
+use crate::capture::{DropLog, LogBudget};
 use crate::clock::Clock;
 use crate::core::{Core, Limits};
 use crate::counters::WorkerCells;
@@ -8,6 +8,7 @@ use crate::mailbox::{self, Mailbox, Receipt};
 use crate::message::Message;
 use crate::pinned::Tables;
 use crate::receivers::{Receiver, Receivers};
+use crate::shape::{Outlet, Pace, Shaper};
 use crate::turn::Turn;
 use mem::{RxQueue, cycles};
 use model::{Seconds, VifId};
@@ -84,6 +85,10 @@ pub(crate) struct Worker {
     held_left: usize,
     /// Whether a guest has begun to wait for its Open vSwitch so recently that it is not time to sleep.
     waits_shortly: bool,
+    /// The ends of the queues of shaped interfaces from which this worker sends.
+    outlets: Vec<Outlet>,
+    /// When a shaper lets packets go that waited in the last round, nanoseconds; `u64::MAX`: none did.
+    due_ns: u64,
     /// How often it waited, as far as it knows.
     waits: i64,
     /// When the cache was last tidied, in nanoseconds, and the actions, in seconds.
@@ -118,6 +123,8 @@ impl Worker {
             held: (0, 0),
             held_left: 0,
             waits_shortly: false,
+            outlets: Vec::new(),
+            due_ns: u64::MAX,
             waits: 0,
             tidied: (0, 0),
         })
@@ -157,7 +164,7 @@ impl Worker {
                 let since: Instant = *idle_since.get_or_insert(self.looked);
                 let idle = self.looked - since;
                 // If other threads want our CPU, they get it: we yield once, and sleep if that brought nothing.
-                if idle >= self.spin || self.is_crowded && idle_rounds > 1 {
+                if idle >= self.spin() || self.is_crowded && idle_rounds > 1 {
                     self.sleep();
                     self.spin = spin_after(since.elapsed());
                     (idle_rounds, idle_since) = (0, None);
@@ -170,6 +177,11 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Returns how long to poll in vain before sleeping. If packets wait for a shaper, it is known when to come back.
+    fn spin(&self) -> Duration {
+        if self.due_ns == u64::MAX { self.spin } else { SHORTEST_SPIN }
     }
 
     /// Tells all queues if the worker waited since it last slept or looked.
@@ -213,6 +225,7 @@ impl Worker {
     fn round(&mut self, now: u64) -> bool {
         let Self { receivers, reader, core, .. } = self;
         let mut waits_shortly = false;
+        self.due_ns = u64::MAX;
         let mut busy = receivers.round(now, |receiver| {
             if receiver.patience.waits() {
                 let now = self.clock.now().ns;
@@ -221,10 +234,21 @@ impl Worker {
                     return false;
                 }
             }
-            if receiver.queue.poll(&mut receiver.burst, BYTES_PER_BURST) == 0 {
+            let mut most = BYTES_PER_BURST;
+            if receiver.shaper.is_some() {
+                match receiver.pace(self.clock.now().ns) {
+                    Pace::Go(bytes) => most = most.min(bytes),
+                    Pace::Wait(until) => {
+                        self.due_ns = self.due_ns.min(until);
+                        return false;
+                    }
+                }
+            }
+            if receiver.queue.poll(&mut receiver.burst, most) == 0 {
                 return false;
             }
             core.now = self.clock.now();
+            receiver.spend(core.now.ns);
             let pinned = reader.pin();
             let tables = Tables { shared: &self.shared, snapshot: pinned.get() };
             receiver.look_up_kind(tables.snapshot);
@@ -236,7 +260,8 @@ impl Worker {
             }
             true
         });
-        self.waits_shortly = waits_shortly;
+        busy |= serve_outlets(&mut self.outlets, core, self.clock, &mut self.due_ns);
+        self.waits_shortly = waits_shortly || self.is_due_shortly();
         if busy {
             self.unsettled = true;
             self.in_passing();
@@ -246,6 +271,11 @@ impl Worker {
         busy |= self.look_at_held();
         busy |= self.settle_some();
         busy
+    }
+
+    /// Returns whether a shaper lets packets go so soon that it is not worth to sleep.
+    fn is_due_shortly(&self) -> bool {
+        self.due_ns != u64::MAX && self.due_ns < self.clock.now().ns + SHORTEST_SPIN.as_nanos() as u64
     }
 
     /// Tidies a part of the cache, so that all of it is visited in two seconds; and once a second, the actions.
@@ -314,17 +344,18 @@ impl Worker {
     fn sleep(&mut self) {
         // If a queue waits for an Open vSwitch, the worker looks again soon, whatever is in the queue.
         let waits = self.receivers.iter_mut().any(|receiver| receiver.patience.waits());
+        let now_ns = self.clock.now().ns;
+        let due = self.rest(now_ns);
         self.receivers.iter_mut().for_each(|receiver| receiver.watch(&self.epoll));
-        let arm = |receiver: &mut Receiver| !receiver.patience.waits() && receiver.queue.arm();
         let began = cycles::now();
-        let busy = self.receivers.iter_mut().position(arm);
+        let busy = self.receivers.iter_mut().position(Receiver::arm);
         if cycles::now() - began > LONG {
             self.look_for_waits();
         }
         if let Some(at) = busy {
             return self.disarm(at + 1);
         }
-        if self.mailbox.has_mail() {
+        if self.mailbox.has_mail() || due.is_some_and(|due| due <= now_ns) {
             return self.disarm(usize::MAX);
         }
         self.reader.offline();
@@ -338,6 +369,7 @@ impl Worker {
         } else {
             None
         };
+        let timeout = sooner(timeout, due.map(|due| due - now_ns));
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
         let woken = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(1);
@@ -349,13 +381,26 @@ impl Worker {
         if cycles::now() - began > LONG {
             self.look_for_waits();
         }
-        if woken == 0 && !waits && !self.core.holds() {
+        if woken == 0 && !waits && due.is_none() && !self.core.holds() {
             self.settle_all();
         }
     }
 
+    /// Has queues rest that wait for their shapers, and the next packet for an idle shaped interface wake the worker.
+    /// Returns when the first shaper lets packets go.
+    fn rest(&mut self, now_ns: u64) -> Option<u64> {
+        let receivers = self.receivers.iter_mut().map(|receiver| receiver.rest(now_ns));
+        let outlets = self.outlets.iter().map(|outlet| {
+            outlet.arm();
+            let due = outlet.due(now_ns);
+            due.inspect(|_| outlet.disarm())
+        });
+        receivers.chain(outlets).flatten().min()
+    }
+
     /// Reverts `arm` for the first `armed` queues.
     fn disarm(&mut self, armed: usize) {
+        self.outlets.iter().for_each(|outlet| outlet.disarm());
         self.receivers.iter_mut().take(armed).for_each(|receiver| receiver.queue.disarm());
     }
 
@@ -372,8 +417,26 @@ impl Worker {
     /// Does what a message says; the receipt is dropped when that is done. False if the worker is to end.
     fn obey(&mut self, message: Message, receipt: Receipt) -> bool {
         match message {
-            Message::Receive { vif, queue } => self.receive(vif, queue),
+            Message::Receive { vif, queue, shaper } => self.receive(vif, queue, shaper),
             Message::Send { vif, queues } => self.core.ports.attach(vif, queues),
+            Message::Shape(vif, shaper) => {
+                let of = self.receivers.iter_mut().filter(|receiver| receiver.from.vif == vif);
+                of.for_each(|receiver| receiver.shaper.clone_from(&shaper));
+            }
+            Message::Outlet(outlet) => self.outlets.push(*outlet),
+            Message::EndOutlet(vif) => {
+                // The oldest: its successor may be there already.
+                if let Some(at) = self.outlets.iter().position(|outlet| outlet.vif == vif) {
+                    let outlet = self.outlets.remove(at);
+                    self.flush(outlet);
+                }
+            }
+            Message::Flush => {
+                for outlet in std::mem::take(&mut self.outlets) {
+                    let outlet = self.flush(outlet);
+                    self.outlets.push(outlet);
+                }
+            }
             Message::Detach(vif) => self.detach(vif),
             Message::OvsSides(sides) => {
                 sides.iter().for_each(|(vif, is)| self.core.ports.set_ovs_side(*vif, *is));
@@ -444,8 +507,18 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self, vif: VifId, queue: Box<dyn RxQueue>) {
+    /// Sends all that waits for a shaped interface, whatever its rate.
+    fn flush(&mut self, mut outlet: Outlet) -> Outlet {
+        self.core.now = self.clock.now();
+        self.core.log_budget = LogBudget::new();
+        let (now_ns, vif) = (self.core.now.ns, outlet.vif);
+        outlet.flush(now_ns, &mut |reason, len, head| self.core.lost_again(vif, reason, len, head));
+        outlet
+    }
+
+    fn receive(&mut self, vif: VifId, queue: Box<dyn RxQueue>, shaper: Option<Arc<Shaper>>) {
         let mut receiver = Receiver::new(vif, queue);
+        receiver.shaper = shaper;
         let event = receiver.event();
         if let Err(error) = epoll::add(&self.epoll, receiver.queue.event_fd(), event, epoll::EventFlags::IN) {
             tracing::error!(%vif, %error, "can't wait for this queue, so it is not polled");
@@ -462,6 +535,30 @@ impl Worker {
             let _ = epoll::delete(&self.epoll, receiver.queue.event_fd());
         }
         self.core.ports.detach(vif);
+    }
+}
+
+/// Sends what waits for shaped interfaces, as far as their rates allow. Returns whether anything left, and lowers `due_ns`
+/// to when the next one may.
+fn serve_outlets(outlets: &mut [Outlet], core: &mut Core, clock: Clock, due_ns: &mut u64) -> bool {
+    let mut busy = false;
+    for outlet in outlets.iter_mut().filter(|outlet| !outlet.is_empty()) {
+        core.now = clock.now();
+        core.log_budget = LogBudget::new();
+        let (now_ns, vif) = (core.now.ns, outlet.vif);
+        busy |= outlet.serve(now_ns, &mut |reason, len, head| core.lost_again(vif, reason, len, head));
+        *due_ns = (*due_ns).min(outlet.due(now_ns).unwrap_or(u64::MAX));
+    }
+    busy
+}
+
+/// Returns the earlier one of two times to sleep; the second is in nanoseconds.
+fn sooner(timeout: Option<Timespec>, other_ns: Option<u64>) -> Option<Timespec> {
+    let Some(ns) = other_ns else { return timeout };
+    let other = Timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ };
+    match timeout {
+        Some(timeout) if (timeout.tv_sec, timeout.tv_nsec) < (other.tv_sec, other.tv_nsec) => Some(timeout),
+        _ => Some(other),
     }
 }
 

@@ -127,6 +127,19 @@ impl VifCounters {
     }
 }
 
+/// Counts of the shapers of an interface, since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shaping {
+    /// Packets towards it that waited.
+    pub in_waited: u64,
+    /// Packets among these that were marked because they waited too long.
+    pub in_marked: u64,
+    /// Packets towards it that wait now.
+    pub queued: Counters,
+    /// Packets from it that waited in its own ring.
+    pub out_waited: u64,
+}
+
 /// The counters of a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardCounters {

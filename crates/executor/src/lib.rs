@@ -14,7 +14,7 @@ mod listing;
 mod packets;
 mod status;
 
-pub use counters::{CardCounters, Counters, Past, StageCycles, VifCounters, WorkerCounters};
+pub use counters::{CardCounters, Counters, Past, Shaping, StageCycles, VifCounters, WorkerCounters};
 pub use filter::{Filter, Property, Side};
 pub use listing::{BadRecord, Entered, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECORD};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
@@ -67,6 +67,10 @@ pub trait Executor: Send + Sync {
     /// Returns the drops at an interface, by reason, indexed as [`model::DropReason::ALL`]. Packets that a
     /// card drops are not among them, because the card counts by reason only.
     fn drops_at(&self, vif: VifId) -> Vec<u64>;
+    /// Returns what the shapers of an interface do ([`model::Vif::shape`]).
+    fn shaping(&self, _: VifId) -> Shaping {
+        Shaping::default()
+    }
     /// Returns the counters of a rule.
     fn rule_counters(&self, rule: RuleId) -> Counters;
     /// Returns the counters of a nexthop.

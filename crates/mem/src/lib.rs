@@ -8,6 +8,7 @@
 //! Must not know: rings, packet formats, tables.
 
 mod aside;
+mod backlog;
 mod burst;
 pub mod cycles;
 mod dirty;
@@ -24,6 +25,7 @@ mod signal;
 pub mod vnet;
 
 pub use aside::{Account, Aside, Bell, serve_aside, start_aside, waits, wake_aside};
+pub use backlog::{Filler, Frame, Taker, backlog};
 pub use burst::{BURST, Burst, RxPacket};
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use fault::FaultWord;

@@ -76,6 +76,9 @@ pub enum NoRoom {
     /// Longer than the largest buffer that the other side posts.
     #[error("packet longer than the receiver's buffers")]
     TooLong,
+    /// Too much waits already for the rate of the other side.
+    #[error("too much waits for its rate")]
+    Waiting,
     /// Not connected, not started, or disabled after a fault.
     #[error("not connected")]
     Down,

@@ -18,6 +18,9 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
+    /// No bytes.
+    pub const EMPTY: Self = Self { ptr: ptr::dangling_mut(), len: 0 };
+
     /// Creates a segment over `len` bytes at `ptr`.
     ///
     /// # Safety

@@ -113,6 +113,8 @@ reasons! {
     OvsAbsent = "ovs_absent", "No flow matches it, and no Open vSwitch has the port open and up.";
     RoutedOutside = "routed_outside", "Routed from another network to a wire without address translation, in a network without `routed_outside = true`.";
     ServiceFull = "service_full", "The guest asked a service of its network (DHCP, DNS) more quickly than it is served.";
+    Shaped = "shaped", "Too many packets towards the guest wait for the rate of its `shape.in`.";
+    Codel = "codel", "Packets towards the guest waited too long for the rate of its `shape.in`, so that their senders must slow down (CoDel, RFC 8289).";
 }
 
 impl From<ParseError> for DropReason {

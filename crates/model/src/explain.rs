@@ -29,7 +29,20 @@ pub struct Explanation {
 pub fn explain<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, now: Seconds) -> Explanation {
     let traced = Traced::new(tables);
     let decision = decide(&traced, packet, ingress, now);
-    Explanation { steps: traced.into_steps(), decision }
+    let mut steps = traced.into_steps();
+    steps.extend(shapers(tables, ingress, &decision));
+    Explanation { steps, decision }
+}
+
+/// Returns the shapers for which the packet waits: that of its sender, then those of its receivers.
+fn shapers<T: Lookup>(tables: &T, ingress: VifId, decision: &Decision) -> Vec<Step> {
+    let rate = |id, inward| {
+        let shape = tables.vif(id)?.shape;
+        let bits_per_second = if inward { shape.inward } else { shape.outward }?;
+        Some(Step::Shape { id, inward, bits_per_second })
+    };
+    let receivers = decision.verdict.egress();
+    rate(ingress, false).into_iter().chain(receivers.into_iter().filter_map(|id| rate(id, true))).collect()
 }
 
 /// Tables that record every look-up.

@@ -68,4 +68,4 @@ pub use tcp::{Segment, Tcp};
 pub use transport::Transport;
 pub use underlay::{UnderlayPath, underlay_path};
 pub use view::PacketView;
-pub use vif::{Roles, Vif, VifKind, WireAttributes};
+pub use vif::{Roles, Shape, Vif, VifKind, WireAttributes};

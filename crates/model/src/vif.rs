@@ -55,6 +55,8 @@ pub struct Vif {
     pub policy: bool,
     /// Policer of the guest's packets.
     pub meter: Option<MeterId>,
+    /// Rates of the guest's port. An executor has packets wait for them; `decide` does not look at them.
+    pub shape: Shape,
     /// The guest, or the [`VifKind::Mirror`], that gets a copy of both directions.
     pub mirror: Option<VifId>,
     /// The guest's role to its neighbours, besides that of a host.
@@ -95,6 +97,7 @@ impl Vif {
             mtu: 1500,
             policy: false,
             meter: None,
+            shape: Shape::default(),
             mirror: None,
             roles: Roles::default(),
             rdma: None,
@@ -141,6 +144,15 @@ impl Vif {
     pub fn is_second(&self) -> bool {
         self.kind == VifKind::Rdma && self.rdma.is_some() || self.kind == VifKind::Ovs
     }
+}
+
+/// Rates of a guest's port, over which packets wait, bits per second. A large send counts as its segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// The rate of packets towards the guest, which wait in the host.
+    pub inward: Option<u64>,
+    /// The rate of packets from the guest, which wait in its own ring.
+    pub outward: Option<u64>,
 }
 
 /// Roles of a guest whose messages hosts believe from any sender. A guest with addresses has only these.

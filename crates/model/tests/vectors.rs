@@ -116,7 +116,7 @@ fn rewritten(text: &str, observed: &BTreeMap<usize, Vec<String>>) -> String {
 }
 
 /// Drops that an executor makes and `decide` does not: for queues, quotas, ports and the sender's offload requests.
-const EXECUTORS: [DropReason; 21] = [
+const EXECUTORS: [DropReason; 23] = [
     DropReason::HeaderTooLong,
     DropReason::OffloadMalformed,
     DropReason::HoldFull,
@@ -138,6 +138,8 @@ const EXECUTORS: [DropReason; 21] = [
     DropReason::ReassemblyTimeout,
     DropReason::ReassemblyFull,
     DropReason::ReassemblyFailed,
+    DropReason::Shaped,
+    DropReason::Codel,
 ];
 
 const TABLES: [&str; 15] = [

@@ -11,7 +11,7 @@ use card::{Budgets, CardError, Commands};
 use engine::{AttachError, Engine};
 use executor::{
     BadRecord, CaptureFilter, Captured, Counters, DroppedPacket, Entered, Executor, ExecutorStatus, FlowInfo,
-    FlowUse, LearnedMac, NeighbourInfo, OvsPlace, Past, RECORD, VifCounters, WorkerCounters,
+    FlowUse, LearnedMac, NeighbourInfo, OvsPlace, Past, RECORD, Shaping, VifCounters, WorkerCounters,
 };
 use mem::Opened;
 use model::ovs::{self, FlowId};
@@ -210,6 +210,10 @@ impl Executor for CardExecutor {
 
     fn drops_at(&self, vif: VifId) -> Vec<u64> {
         self.engine.drops_at(vif)
+    }
+
+    fn shaping(&self, vif: VifId) -> Shaping {
+        self.engine.shaping(vif)
     }
 
     fn rule_counters(&self, rule: RuleId) -> Counters {

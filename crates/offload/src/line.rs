@@ -176,7 +176,7 @@ fn send(queues: &[Arc<dyn TxQueue>], frame: &[u8]) -> Result<(), DropReason> {
         });
         match done {
             Some(Ok(())) => return Ok(()),
-            Some(Err(NoRoom::Full)) => return Err(DropReason::TxFull),
+            Some(Err(NoRoom::Full | NoRoom::Waiting)) => return Err(DropReason::TxFull),
             Some(Err(NoRoom::TooLong)) => return Err(DropReason::TxTooLong),
             Some(Err(NoRoom::Down)) => {}
             None if !leased => reason = DropReason::TxBusy,

@@ -282,6 +282,9 @@ pub struct Guest {
     /// Policer of its sent packets.
     #[prost(message, optional, tag = "11")]
     pub rate: ::core::option::Option<Rate>,
+    /// Rates over which its packets wait.
+    #[prost(message, optional, tag = "35")]
+    pub shape: ::core::option::Option<Shape>,
     /// Where copies of its packets go: a guest, or vxlan:ADDRESS:VNI.
     #[prost(string, optional, tag = "12")]
     pub mirror: ::core::option::Option<::prost::alloc::string::String>,
@@ -407,6 +410,29 @@ pub struct Rate {
     /// Burst, kilobytes.
     #[prost(uint32, optional, tag = "2")]
     pub burst_kb: ::core::option::Option<u32>,
+}
+/// Shapers of a guest's port: packets over the rate wait. At least one is set.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Shape {
+    /// Of packets towards the guest, which wait in the host.
+    #[prost(message, optional, tag = "1")]
+    pub r#in: ::core::option::Option<ShapeRate>,
+    /// Of packets from the guest, which wait in its own ring.
+    #[prost(message, optional, tag = "2")]
+    pub out: ::core::option::Option<ShapeRate>,
+}
+/// The rate of a shaper.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShapeRate {
+    /// Rate, Mbit/s.
+    #[prost(uint32, tag = "1")]
+    pub mbps: u32,
 }
 /// Where packets go: one of drop, guest, network, nexthop, via, or a tunnel with its remote and label or vni.
 #[allow(clippy::all)]
@@ -1114,6 +1140,38 @@ pub struct VifEntry {
     /// Connections of both kinds that others displaced before they timed out, since the start.
     #[prost(uint64, tag = "33")]
     pub flows_displaced: u64,
+    /// Its shapers, if it has any.
+    #[prost(message, optional, tag = "34")]
+    pub shape: ::core::option::Option<VifShape>,
+}
+/// What the shapers of a guest do. The counts begin with the shapers, or with the daemon.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VifShape {
+    /// Rate of packets towards it, Mbit/s.
+    #[prost(uint32, optional, tag = "1")]
+    pub in_mbps: ::core::option::Option<u32>,
+    /// Rate of packets from it, Mbit/s.
+    #[prost(uint32, optional, tag = "2")]
+    pub out_mbps: ::core::option::Option<u32>,
+    /// Packets towards it that waited.
+    #[prost(uint64, tag = "3")]
+    pub in_waited: u64,
+    /// Of these, those that were marked because they waited too long (ECN). The drop reasons shaped and codel count
+    /// others.
+    #[prost(uint64, tag = "4")]
+    pub in_marked: u64,
+    /// Packets towards it that wait now.
+    #[prost(uint64, tag = "5")]
+    pub in_packets: u64,
+    /// Bytes of these.
+    #[prost(uint64, tag = "6")]
+    pub in_bytes: u64,
+    /// Packets from it that waited in its ring.
+    #[prost(uint64, tag = "7")]
+    pub out_waited: u64,
 }
 /// A nexthop in use.
 #[allow(clippy::all)]
@@ -3237,7 +3295,7 @@ pub mod viaduct_client {
             self.inner.unary(req, path, codec).await
         }
         /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
-        /// rate, MTU, MAC or addresses change.
+        /// rate, shape, MTU, MAC or addresses change.
         pub async fn transact(
             &mut self,
             request: impl tonic::IntoRequest<super::TransactRequest>,
@@ -3897,7 +3955,7 @@ pub mod viaduct_server {
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
         /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
-        /// rate, MTU, MAC or addresses change.
+        /// rate, shape, MTU, MAC or addresses change.
         async fn transact(
             &self,
             request: tonic::Request<super::TransactRequest>,

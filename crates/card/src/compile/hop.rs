@@ -2,7 +2,7 @@
 
 use super::{Compiler, Hop, address_bits, host_line, is_port, mac_bits};
 use crate::registers::{self, NexthopKind};
-use model::{DropReason, Lookup, Tunnel, VifId, Vrf, underlay_path};
+use model::{DropReason, Lookup, Tunnel, Vif, VifId, Vrf, underlay_path};
 use packet::{Mac, TunnelKind, checksum, proto};
 use std::net::IpAddr;
 
@@ -30,13 +30,14 @@ impl<T: Lookup> Compiler<'_, T> {
         .unwrap_or_else(host_line)
     }
 
-    /// Makes the line of a nexthop to a guest. The guest must be attached, without VLANs and mirror, in a network that
+    /// Makes the line of a nexthop to a guest. The guest must be attached, without VLANs, mirror and `shape.in`, in a network
+    /// that
     /// lowers no MSS. RoCEv2, which may be for the guest's verbs device, goes to the host anyway.
     fn guest(&self, id: VifId, mac: Mac) -> Option<registers::Nexthop> {
-        let vif = self
-            .tables
-            .vif(id)
-            .filter(|vif| is_port(vif.kind) && vif.mirror.is_none() && !vif.is_tagged())?;
+        let is_served = |vif: &&Vif| {
+            is_port(vif.kind) && vif.mirror.is_none() && vif.shape.inward.is_none() && !vif.is_tagged()
+        };
+        let vif = self.tables.vif(id).filter(is_served)?;
         let at = self.attached(id)?;
         let network = self.tables.network(vif.vrf?).filter(|network| !network.tcp.mss_clamp)?;
         Some(registers::Nexthop {

@@ -4,6 +4,7 @@ use super::metadata::{self, UserData};
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
 use super::services;
+use super::shape::{self, Shape};
 use super::vlan::{self, GuestVlan};
 use super::{Kind, Label, Mtu, Place, check_mac, check_socket, read_name};
 use crate::reader::Reader;
@@ -114,6 +115,9 @@ pub struct Guest {
     /// Policer of the guest's packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Rates over which the guest's packets wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
     /// The guest, or the other host ([`super::Tunnel::of_mirror`]), that gets a copy of both directions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
@@ -238,6 +242,7 @@ impl Guest {
             vlans: r.list("vlans"),
             label: r.get("label").map(Label::wide),
             rate: r.get("rate"),
+            shape: r.get("shape"),
             mirror: r.get("mirror"),
             policy: r.get("policy").unwrap_or(mode == Mode::Vrouter),
             allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),
@@ -268,6 +273,7 @@ impl Guest {
         guest.check_standby(&r);
         metadata::check(&guest, &r);
         rdma::check(&guest, &r);
+        shape::check(&guest, &r);
         vlan::check(&guest, &r);
         mode::check_guest(&guest, &r);
         if guest.rdma.is_some() {

@@ -53,6 +53,7 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
         ("addresses", !guest.addresses.is_empty()),
         ("vlans", !guest.vlans.is_empty()),
         ("label", guest.label.is_some()),
+        ("shape", guest.shape.is_some()),
         ("mirror", guest.mirror.is_some()),
         ("allowed", !guest.allowed.is_empty()),
         ("router", guest.router),

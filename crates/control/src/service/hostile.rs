@@ -15,7 +15,7 @@ use std::path::Path;
 use tokio::runtime::Runtime;
 
 /// Keys and values of objects: correct ones, and nearly correct ones.
-const LINES: [&str; 67] = [
+const LINES: [&str; 68] = [
     "name = \"vm1\"",
     "name = \"vm2\"",
     "name = \"blue\"",
@@ -71,6 +71,7 @@ const LINES: [&str; 67] = [
     "label = 100",
     "label = 1048576",
     "rate = { mbps = 0, burst_kb = 4294967295 }",
+    "shape = { in = { mbps = 100000 }, out = { mbps = 1, guaranteed_mbps = 1 } }",
     "mirror = \"vm1\"",
     "policy = false",
     "rdma = \"vm1.0\"",

@@ -5,7 +5,7 @@ use crate::core::View;
 use crate::owner::Owned;
 use api::v1::{self, TableName};
 use config::Object;
-use model::{BridgeTarget, NeighbourScope, Nexthop, NexthopId, Vif, VifKind, Vrf};
+use model::{BridgeTarget, NeighbourScope, Nexthop, NexthopId, Shape, Vif, VifKind, Vrf};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use tonic::Status;
@@ -114,7 +114,27 @@ fn vif_entry(view: &View, vif: &Vif) -> v1::VifEntry {
         flows_from_wire: flows.from_wire,
         flows_refused: flows.refused,
         flows_displaced: flows.displaced,
+        shape: shape(view, vif),
     }
+}
+
+/// Returns what the shapers of an interface do, if it has any and is not one of another's VLANs.
+fn shape(view: &View, vif: &Vif) -> Option<v1::VifShape> {
+    let Shape { inward, outward } = vif.shape;
+    if vif.trunk.is_some() || inward.or(outward).is_none() {
+        return None;
+    }
+    let mbps = |rate: u64| u32::try_from(rate / 1_000_000).unwrap_or(u32::MAX);
+    let now = view.executor.shaping(vif.id);
+    Some(v1::VifShape {
+        in_mbps: inward.map(mbps),
+        out_mbps: outward.map(mbps),
+        in_waited: now.in_waited,
+        in_marked: now.in_marked,
+        in_packets: now.queued.packets,
+        in_bytes: now.queued.bytes,
+        out_waited: now.out_waited,
+    })
 }
 
 /// Returns the largest IP packet of an interface, bytes. For a TAP it is the device's present MTU, which its

@@ -226,6 +226,15 @@ impl Core {
         }
     }
 
+    /// Counts a packet that was sent, as it seemed, and then lost on its way into the port.
+    #[cold]
+    pub fn lost_again(&mut self, port: VifId, reason: DropReason, len: usize, bytes: &[u8]) {
+        if let Some(cells) = self.cells.vif(port) {
+            cells.sent.add(1_u64.wrapping_neg(), (len as u64).wrapping_neg());
+        }
+        self.lost(port, reason, len, bytes);
+    }
+
     /// Counts a packet that a port did not accept.
     fn lost(&mut self, port: VifId, reason: DropReason, len: usize, bytes: &[u8]) {
         if let Some(cells) = self.cells.vif(port) {

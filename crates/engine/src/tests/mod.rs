@@ -9,6 +9,7 @@ mod harness;
 mod offloads;
 mod ovs;
 mod paths;
+mod shapes;
 mod stalls;
 mod tcp;
 mod threads;

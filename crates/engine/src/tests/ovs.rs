@@ -601,6 +601,7 @@ fn a_guest_waits_for_its_open_vswitch_and_a_wire_does_not() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&epoll, receiver.queue.event_fd(), receiver.event(), epoll::EventFlags::IN).unwrap();
         let wakes = |receiver: &mut Receiver| {
+            receiver.rest(5);
             receiver.watch(&epoll);
             let mut events =
                 [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];

@@ -135,7 +135,7 @@ fn a_worker_works_between_messages() {
     let (one, two) = (TestPort::new(Accepts::default(), 100), TestPort::new(Accepts::default(), 100));
     one.send([(model::text::parse(PACKET).unwrap(), mem::Offload::default())]);
     mailbox.post(Message::Send { vif: VifId(2), queues: [two.sender()].into() });
-    mailbox.post(Message::Receive { vif: VifId(1), queue: Box::new(one.receiver()) });
+    mailbox.post(Message::Receive { vif: VifId(1), queue: Box::new(one.receiver()), shaper: None });
     mailbox.post(Message::Answer);
     mailbox.post(Message::Stop);
     worker.unwrap().run();

@@ -121,6 +121,10 @@ impl DropReason {
             }
             Self::Policed => "Raise the rule's `police`, or its burst: `police:MBPS:BURST_KB`.",
             Self::RateLimited => "Raise `rate`; if only large sends fail, its `burst_kb` is below 192.",
+            Self::Shaped | Self::Codel => {
+                "As it should be if more is sent to the guest than its `shape.in`: senders that do TCP slow down. Raise \
+                 it otherwise."
+            }
             Self::RoceNat => "Use verbs in networks without `[[nat]]`.",
             Self::FlowQuota | Self::FlowTableFull => {
                 "A scan, or too many connections: FLOWS in `viaduct status` says whose."

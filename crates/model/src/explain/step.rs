@@ -50,13 +50,15 @@ pub enum Step {
     Flow { key: FlowKey, found: Option<(FlowState, bool)> },
     /// Protocol and ports of a fragment's datagram.
     Fragment { key: FragmentKey, found: Option<Transport> },
+    /// A shaper: packets to or from an interface wait for this rate.
+    Shape { id: VifId, inward: bool, bits_per_second: u64 },
     /// A flow of an Open vSwitch.
     OvsFlow { port: VifId, key: Box<ovs::Key>, found: Option<ovs::Flow> },
 }
 
 impl Step {
     /// Returns the name of the table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`,
-    /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `tunnel`, `vif` or `vxlan`.
+    /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `shape`, `tunnel`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         match self {
@@ -76,6 +78,7 @@ impl Step {
             Self::Rules { .. } | Self::Default { .. } => "rule",
             Self::Flow { .. } => "flow",
             Self::Fragment { .. } => "fragment",
+            Self::Shape { .. } => "shape",
             Self::OvsFlow { .. } => "ovs",
         }
     }
@@ -99,6 +102,8 @@ impl Step {
         let end = |end: &Endpoint| format!("{} {} port {}", names.network(end.vrf), end.addr, end.port);
         match self {
             Self::Vif { id, .. } => names.vif(*id),
+            Self::Shape { id, inward: true, .. } => format!("to {}", names.vif(*id)),
+            Self::Shape { id, inward: false, .. } => format!("from {}", names.vif(*id)),
             Self::Network { vrf, .. } => network(vrf),
             Self::Guest { vrf, addr, .. } | Self::Route { vrf, addr, .. } => {
                 format!("{} {addr}", network(vrf))
@@ -171,6 +176,9 @@ impl Step {
                 let transport = (*found)?;
                 let (src, dst) = transport.ports.unwrap_or_default();
                 format!("protocol {}, ports {src} > {dst}", transport.protocol)
+            }
+            Self::Shape { bits_per_second, .. } => {
+                format!("waits for {} Mbit/s", bits_per_second / 1_000_000)
             }
             Self::OvsFlow { found, .. } => {
                 let flow = found.as_ref()?;

@@ -48,6 +48,12 @@ pub struct GuestArgs {
     /// Burst of the rate limit, kilobytes
     #[arg(long, value_name = "KB", requires = "rate")]
     pub burst: Option<u32>,
+    /// Rate over which packets towards it wait, Mbit/s
+    #[arg(long, value_name = "MBPS")]
+    pub shape_in: Option<u32>,
+    /// Rate over which its sent packets wait, Mbit/s
+    #[arg(long, value_name = "MBPS")]
+    pub shape_out: Option<u32>,
     /// Mirror its packets to a guest, or to vxlan:ADDRESS:VNI
     #[arg(long, value_name = "MIRROR")]
     pub mirror: Option<String>,

@@ -27,6 +27,7 @@ pub fn status_text(status: &v1::StatusReply) -> String {
     for vif in status.vifs.iter().filter(|vif| vif.fault.is_some()) {
         out += &red(format!("{}: disabled: {}\n", vif.name, vif.fault()));
     }
+    out += &shaped(&status.vifs);
     out += &crowded(&status.vifs);
     for known in &status.warnings {
         out += &(warning(&known.object, &known.message) + "\n");
@@ -151,6 +152,24 @@ fn interfaces(vifs: &[v1::VifEntry]) -> String {
         ("FLOWS", "flows"),
     ];
     table(&vifs.iter().map(row).collect::<Vec<_>>(), columns)
+}
+
+/// Makes a line for each interface with shapers.
+fn shaped(vifs: &[v1::VifEntry]) -> String {
+    let line = |vif: &v1::VifEntry| {
+        let shape = vif.shape.as_ref()?;
+        let inward = shape.in_mbps.map(|mbps| {
+            format!(
+                "in {mbps} Mbit/s: {} packets waited, {} of them marked, {} wait",
+                shape.in_waited, shape.in_marked, shape.in_packets
+            )
+        });
+        let outward =
+            shape.out_mbps.map(|mbps| format!("out {mbps} Mbit/s: {} packets waited", shape.out_waited));
+        let parts: Vec<_> = inward.into_iter().chain(outward).collect();
+        Some(format!("{}: {}\n", vif.name, parts.join("; ")))
+    };
+    vifs.iter().filter_map(line).collect()
 }
 
 /// Makes a line for each interface that had connections refused or displaced.

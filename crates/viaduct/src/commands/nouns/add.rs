@@ -43,6 +43,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         addresses: args.addresses,
         label: args.label,
         rate: args.rate.map(|mbps| v1::Rate { mbps, burst_kb: args.burst }),
+        shape: shape(args.shape_in, args.shape_out),
         mirror: args.mirror,
         policy: args.no_policy.then_some(false),
         allowed: args.allowed,
@@ -64,6 +65,12 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         user_data: args.user_data.as_deref().map(input::whole).transpose()?,
         ssh_keys: args.ssh_keys,
     })])
+}
+
+fn shape(inward: Option<u32>, outward: Option<u32>) -> Option<v1::Shape> {
+    let rate = |mbps: Option<u32>| mbps.map(|mbps| v1::ShapeRate { mbps });
+    let shape = v1::Shape { r#in: rate(inward), out: rate(outward) };
+    (shape != v1::Shape::default()).then_some(shape)
 }
 
 pub fn wire(args: WireArgs) -> Result<Vec<Object>, Failure> {
