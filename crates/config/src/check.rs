@@ -1,6 +1,7 @@
 //! Rules that must hold between objects.
 
 mod count;
+mod guards;
 mod index;
 mod pools;
 mod refers;
@@ -9,6 +10,7 @@ mod subnets;
 mod unique;
 mod windows;
 
+pub use guards::unguarded;
 pub use index::{CommonWindow, CommonWindows, Index};
 pub use subnets::warnings;
 

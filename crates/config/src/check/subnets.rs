@@ -28,7 +28,18 @@ pub fn warnings(objects: &[Item]) -> Vec<Problem> {
     };
     let own = |item: &Item| item.warning().filter(|_| !leases(item));
     let each = objects.iter().flat_map(|item| own(item).into_iter().chain(of_addresses(item, &networks)));
-    each.chain(super::services::warnings(objects)).collect()
+    each.chain(super::services::warnings(objects)).chain(unguarded(objects)).collect()
+}
+
+/// Returns a warning for each network with floating addresses that nothing guards.
+fn unguarded(objects: &[Item]) -> Vec<Problem> {
+    let warnings = super::guards::unguarded(objects.iter().map(|item| &item.object));
+    let problem = |(network, message): (String, String)| {
+        let its = |item: &&Item| matches!(&item.object, Object::Nat(nat) if nat.network == network);
+        let line = objects.iter().find(its).and_then(|item| item.place.line("outside"));
+        Problem::new(line, format!("network \"{network}\""), message)
+    };
+    warnings.into_iter().map(problem).collect()
 }
 
 fn of_addresses(item: &Item, networks: &HashMap<&str, &[IpNet]>) -> Vec<Problem> {

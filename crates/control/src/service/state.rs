@@ -91,12 +91,24 @@ pub(super) fn all_warnings(view: &View) -> Vec<v1::Warning> {
     let guests = of(Kind::Guest).filter(|object| !is_checked(object));
     let mut all = warnings(guests.chain(of(Kind::Wire)));
     all.extend(without_floating_address(view));
+    all.extend(unguarded(view));
     all.extend(mtus(view));
     all.extend(wire_mtus(view));
     all.extend(ways_out(view));
     all.extend(aside(view));
     all.extend(lost_taps(view));
     all
+}
+
+/// Returns a warning for each network with floating addresses that nothing guards.
+fn unguarded(view: &View) -> impl Iterator<Item = v1::Warning> {
+    let kinds = [Kind::Network, Kind::Default, Kind::Rule, Kind::Guest, Kind::Nat].into_iter();
+    let has_floating = view.objects.of_kind(Kind::Nat).next().is_some();
+    let objects = kinds.filter(|_| has_floating).flat_map(|kind| view.objects.of_kind(kind));
+    let objects: Vec<_> = objects.map(|owned| &owned.object).collect();
+    let warnings = config::unguarded(objects.into_iter());
+    let warning = |(network, message)| v1::Warning { object: format!("network \"{network}\""), message };
+    warnings.into_iter().map(warning)
 }
 
 /// Returns a warning for each guest that can't be answered from outside: it has no floating address on an
