@@ -1,7 +1,7 @@
 //! Settings of services that are allowed, but do less than they seem to.
 
 use crate::object::{is_label, told_by_router};
-use crate::{Item, Network, Object, Problem};
+use crate::{Guest, Item, Network, Object, Problem};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -21,7 +21,10 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
             Object::Guest(guest) => {
                 let asks = networks.get(&guest.network).is_some_and(|network| network.dhcp);
                 let is_named = guest.hostname.is_some() || is_label(&guest.name);
-                (asks && !is_named).then(|| ("name", UNNAMED.to_owned())).into_iter().collect()
+                let unnamed = (asks && !is_named).then(|| ("name", UNNAMED.to_owned()));
+                let has_metadata = networks.get(&guest.network).is_some_and(|network| network.metadata);
+                let untold = unread_metadata(guest).filter(|_| !has_metadata).map(|key| (key, untold(key)));
+                unnamed.into_iter().chain(untold).collect()
             }
             _ => Vec::new(),
         };
@@ -35,6 +38,17 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
 
 const UNNAMED: &str =
     "its name is no host's name (letters, digits and hyphens), so DHCP tells it none; give it a `hostname`";
+
+/// Returns a key of a guest that only metadata tell, if it has one.
+fn unread_metadata(guest: &Guest) -> Option<&'static str> {
+    guest.user_data.as_ref().map(|_| "user_data").or((!guest.ssh_keys.is_empty()).then_some("ssh_keys"))
+}
+
+fn untold(key: &str) -> String {
+    format!(
+        "nobody tells the guest its `{key}`: its network gives no metadata; add `metadata = true` to the network"
+    )
+}
 
 fn of_network(network: &Network) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
@@ -64,4 +78,27 @@ fn of_network(network: &Network) -> Vec<(&'static str, String)> {
 
 fn is_inside(network: &Network, addr: IpAddr) -> bool {
     network.gateways.iter().any(|gateway| gateway.contains(&addr))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn metadata_that_nobody_tells_are_named() {
+        let warned = |network: &str, guest: &str| {
+            let file = format!(
+                "[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\ngateways = [\"10.1.1.254/24\"]\n{network}\n[[guest]]\n\
+                 name = \"vm1\"\nnetwork = \"blue\"\nkind = \"vhost\"\nmac = \"02:00:00:00:00:01\"\n\
+                 addresses = [\"10.1.1.1\"]\n{guest}\n"
+            );
+            let document = crate::parse(&file).unwrap_or_else(|e| panic!("{e}"));
+            let problems = super::warnings(&document.objects);
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        for (key, value) in [("user_data", "\"#cloud-config\""), ("ssh_keys", "[\"ssh-ed25519 AAAA\"]")] {
+            let told = warned("", &format!("{key} = {value}"));
+            assert!(told.contains(&format!("nobody tells the guest its `{key}`")), "{told}");
+            assert_eq!(warned("metadata = true", &format!("{key} = {value}")), "");
+        }
+        assert_eq!(warned("", ""), "");
+    }
 }
