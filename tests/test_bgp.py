@@ -22,13 +22,13 @@ def plug(lab, name):
     return namespace
 
 
-def bgp_config(name, guests, **peer):
+def bgp_config(name, guests, reflector=CONTROL["rr"], **peer):
     """Configures a host in whose file there is nothing about other hosts."""
     config = host_config(name, {guest: tap(guest) for guest in guests})
     for kind, keys in config.tables:
         if kind == "guest":
             del keys["label"]
-    config.add("bgp.peer", address=CONTROL["rr"], **peer)
+    config.add("bgp.peer", address=reflector, **peer)
     config.bgp["as"] = AS
     return config
 
@@ -167,6 +167,25 @@ def test_another_host_is_gobgp(lab, reflector):
     go.remove("vpnv4", "10.9.0.0/16", "label", 2000, *route, "encap", "mpls-in-udp")
     eventually(lambda: not has_route(a, "10.9.0.0/16"), "the withdrawal")
     assert not has_route(a, "10.10.0.0/16")
+
+
+def test_two_hosts_and_nothing_else(lab):
+    """Each is the other's peer, and one waits for the other to call."""
+    hosts, containers = {}, {}
+    for name, other, guest in (("a", "b", "a1"), ("b", "a", "b1")):
+        config = bgp_config(name, [guest], CONTROL[other], passive=name == "b")
+        if name == "b":
+            config.bgp["listen"] = [CONTROL[name]]
+        hosts[name], [containers[name]] = start(lab, name, [guest], config)
+    for name, seat in (("a", B1), ("b", A1)):
+        eventually(lambda name=name, seat=seat: has_route(hosts[name], f"{seat.address}/32"), "the other's route")
+    containers["a"].expect_ping(B1.address)
+    # The one that waits begins anew, and is called again.
+    hosts["b"].kill()
+    hosts["b"].start()
+    eventually(lambda: has_route(hosts["b"], f"{A1.address}/32"), "the other's route")
+    eventually(lambda: hosts["a"].viaduct("bgp")["peers"][0]["stale"] is None, "a new session")
+    containers["a"].expect_ping(B1.address)
 
 
 def test_garbage_ends_the_session_and_nothing_else(lab):
