@@ -7,6 +7,7 @@
 import array
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -100,6 +101,34 @@ class Client:
             return
         raise AssertionError("a peer that is gone takes bytes")
 
+    def closed(self, connection):
+        """The peer has read all and closed, and then much is sent."""
+        self.until_closed(connection)
+        try:
+            connection.sendall(TEXT * 20)
+        except (ConnectionResetError, BrokenPipeError):
+            return
+        raise AssertionError("a peer that is gone takes bytes")
+
+    def polled(self, connection):
+        """The same, and the program polls for room."""
+        self.until_closed(connection)
+        connection.setblocking(False)
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT)
+        try:
+            while poll.poll(20_000):
+                connection.send(TEXT)
+        except (ConnectionResetError, BrokenPipeError):
+            return
+        raise AssertionError("a peer that is gone takes bytes")
+
+    def until_closed(self, connection):
+        connection.sendall(b"x" * 1000)
+        poll = select.poll()
+        poll.register(connection, select.POLLRDHUP)
+        assert poll.poll(20_000), "the peer does not close"
+
     def halves(self, connection):
         """The peer shuts its side and reads on."""
         assert to_end(connection) == TEXT
@@ -170,6 +199,11 @@ class Server:
         time.sleep(0.2)
         connection.close()
         time.sleep(0.5)
+
+    def closed(self, connection):
+        exactly(connection, 1000)
+
+    polled = closed
 
     def halves(self, connection):
         connection.sendall(TEXT)

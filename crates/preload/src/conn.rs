@@ -54,6 +54,8 @@ pub struct Tx {
     pub over: bool,
     /// When it was looked last whether the peer is still there.
     pub looked: u64,
+    /// When to find out again whether a peer that has sent its last is gone.
+    pub probes: u64,
     /// Calls, for the mode that switches all the time.
     pub calls: u32,
     /// Short messages in a row, each after an answer of the peer's.

@@ -14,6 +14,9 @@ const STREAM: u64 = 64 << 10;
 /// Shorter messages in a row, each after an answer, that end a stream.
 const TURNS: u32 = 8;
 
+/// Nanoseconds between bytes that find out whether a peer is gone.
+const PROBE: u64 = 100_000_000;
+
 /// The result of one attempt to send.
 enum Sent {
     Bytes(usize),
@@ -241,10 +244,23 @@ fn is_gone(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) -> Result<bool, Brea
         return Ok(true);
     }
     if got & libc::POLLRDHUP != 0 && !conn.is_carried() && tx.sender.is_ahead(link.tx())? {
-        // Whether the peer has shut its side or is gone, a byte tells: it is reset only if it is gone.
         conn.bell(fd);
     }
     Ok(false)
+}
+
+/// Finds out whether a peer that has sent its last has only shut its side or is gone, for a sender that waits for room: a
+/// byte by the kernel is reset if it is gone. That is tried from time to time.
+pub fn probe(conn: &Ref, link: &Link, tx: &mut Tx, fd: c_int) {
+    let now = sys::now(libc::CLOCK_MONOTONIC_COARSE);
+    if conn.is_carried() || now < tx.probes || !tx.sender.is_ring() {
+        return;
+    }
+    let has_ended = sys::poll(fd, libc::POLLRDHUP, 0).unwrap_or_default() & libc::POLLRDHUP != 0;
+    if has_ended && tx.sender.is_ahead(link.tx()).unwrap_or_default() {
+        tx.probes = now + PROBE;
+        conn.bell(fd);
+    }
 }
 
 /// Returns whether a call to send would not wait. `None`: the kernel knows.
@@ -267,5 +283,6 @@ pub fn is_writable(conn: &Ref, fd: c_int) -> Option<bool> {
         return Some(true);
     }
     dir.arm_room();
+    probe(conn, &link, &mut tx, fd);
     Some(room(&mut tx))
 }

@@ -181,6 +181,7 @@ pub fn for_room(conn: &Ref, link: &Link, fd: c_int) -> Result<(), c_int> {
             if !unsent && (!tx.sender.is_ring() || has_room() || link.tx().wanted() != 0) {
                 return Ok(());
             }
+            crate::sending::probe(conn, link, &mut tx, fd);
         }
         // The reader's bell comes by the kernel, if nothing else is there: otherwise it is looked from time to time.
         _ = receiving::is_readable(conn, fd);
