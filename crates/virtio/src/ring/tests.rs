@@ -120,7 +120,7 @@ fn chains_go_round_and_round() {
     for form in forms() {
         for size in [1, SIZE, if form.packed { 7 } else { 8 }] {
             let mut pair = Pair::new(form, size);
-            for (lap, parts) in (0..if cfg!(miri) { 20 } else { 60 }).zip((1..=5.min(size)).cycle()) {
+            for (lap, parts) in (0..if cfg!(miri) { 12 } else { 60 }).zip((1..=5.min(size)).cycle()) {
                 let (buffers, indirect) = (buffers(parts, lap % 3 == 0), parts % 2 == 0);
                 let access = if lap % 3 == 0 { Access::Write } else { Access::Read };
                 let id = pair.driver.offer(&buffers, indirect).unwrap();
@@ -160,7 +160,7 @@ fn a_batch_is_published_at_once_and_in_order() {
 fn chains_put_back_come_again() {
     for form in forms() {
         let mut pair = Pair::new(form, SIZE);
-        for _ in 0..20 {
+        for _ in 0..if cfg!(miri) { 4 } else { 20 } {
             let ids = [2, 1, 3].map(|n| pair.driver.offer(&buffers(n, true), false).unwrap());
             let taken = [(); 3].map(|()| pair.take(Access::Write).unwrap().0);
             dispatch!(&mut pair.ring, r => r.rewind(&taken[1..]));
@@ -177,7 +177,7 @@ fn kicks_and_interrupts_come_when_wanted() {
     for form in forms() {
         let mut pair = Pair::new(form, SIZE);
         // Enough laps for the ring, and for the index of a split ring, to wrap around.
-        for lap in 0..if cfg!(miri) { 50 } else { 70_000 } {
+        for lap in 0..if cfg!(miri) { 2 * u32::from(SIZE) + 2 } else { 70_000 } {
             let want = lap % 3 != 0;
             dispatch!(&mut pair.ring, r => {
                 assert!(!r.pending());
@@ -200,7 +200,7 @@ fn kicks_and_interrupts_come_when_wanted() {
 fn a_stopped_ring_resumes_where_it_was() {
     for form in forms() {
         let mut pair = Pair::new(form, SIZE);
-        for lap in 0..50 {
+        for lap in 0..if cfg!(miri) { 5 } else { 50 } {
             let id = pair.driver.offer(&buffers(3, false), false).unwrap();
             let base = dispatch!(&pair.ring, r => r.base());
             (pair.ring, pair.memory) = device(&pair.driver, form, base);
