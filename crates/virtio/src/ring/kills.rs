@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const BUFFERS: u64 = 0x1000;
 const LEN: usize = (RING_LEN + BUFFERS) as usize;
 const SIZES: &[u16] = if cfg!(miri) { &[5] } else { &[1, 7, 16] };
-/// Of positions, only some are tried where each takes seconds.
+/// A step through positions: where each takes seconds, only some are tried.
 const STEP: usize = if cfg!(miri) { 11 } else { 1 };
 
 #[derive(Clone, Copy, Debug, bolero::TypeGenerator)]
