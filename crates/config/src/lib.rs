@@ -74,6 +74,10 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
         let message = "`router_id` is missing; it is needed where tunnels have no IPv4 source: router_id = \"192.0.2.1\"";
         problems.push(Problem::new(None, "[bgp]", message));
     }
+    if document.host.executor != Executor::Cpu && index.wires().iter().any(|wire| wire.shared) {
+        let message = "a card takes all packets of its wires: with a `shared` wire, use executor = \"cpu\"";
+        problems.push(Problem::new(None, "[host]", message));
+    }
     problems.extend(check::check_beside(&parts.unread, &index, &document.objects));
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }

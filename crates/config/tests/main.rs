@@ -3,5 +3,6 @@
 
 mod config;
 mod ovs;
+mod shared;
 mod tunnels;
 mod warnings;

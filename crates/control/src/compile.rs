@@ -438,6 +438,7 @@ impl<'a> Compiler<'a> {
                 gateways: wire.gateway.clone(),
                 networks,
                 is_down: link.is_down,
+                shared: wire.shared,
             }),
             ..Vif::new(id, &wire.name, VifKind::Wire)
         };

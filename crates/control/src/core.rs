@@ -40,6 +40,7 @@ use crate::owner::{Changed, Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::speaking::speech;
 use crate::store::{Durability, Store, StoreError};
+use crate::underlay::Underlay;
 use ahead::Claims;
 use carry::{Carry, Early};
 use carryover::Opened;
@@ -455,7 +456,15 @@ impl Core {
     }
 
     fn publish(&self, view: View) {
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        let before = {
+            let mut shown = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *shown, Arc::new(view))
+        };
+        let now = self.view();
+        let same = |a: &Desired, b: &Desired| a.nexthops.ptr_eq(&b.nexthops) && a.vifs.ptr_eq(&b.vifs);
+        if !same(&before.tables, &now.tables) || before.host != now.host {
+            self.ports.keep_underlay(Underlay::of(&now));
+        }
     }
 }
 

@@ -14,7 +14,11 @@ pub fn forwarding(wire: &Wire) -> Option<String> {
 }
 
 fn forwarding_by(settings: &Path, wire: &Wire) -> Option<String> {
+    // It forwards no packets to its own addresses.
     let Way::AfPacket(device) = &wire.way else { return None };
+    if wire.shared {
+        return None;
+    }
     // The kernel forwards packets from an IPv6 device if forwarding is on for all devices.
     let keys = [format!("ipv4/conf/{}/forwarding", device), "ipv6/conf/all/forwarding".to_owned()];
     let is_on = |key: &&String| {
@@ -45,6 +49,7 @@ mod tests {
             addresses,
             gateway,
             mtu: 1500,
+            shared: false,
         }
     }
 

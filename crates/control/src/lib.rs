@@ -29,6 +29,7 @@ mod service;
 mod sockets;
 mod speaking;
 mod store;
+mod underlay;
 mod windows;
 
 pub use compile::BridgeChange;
@@ -43,4 +44,5 @@ pub use server::{Listeners, Missing, RunDir, Sandbox, ServeError, serve};
 pub use sockets::{SOCKETS_DIR, SocketsSpec};
 pub use speaking::{Speech, SpokenNetwork};
 pub use store::{Store, StoreError};
+pub use underlay::{TunnelTraffic, Underlay, UnderlayWire};
 pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

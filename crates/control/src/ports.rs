@@ -4,6 +4,7 @@ use crate::compile::{made_up_mac, ovs_side, verbs_vif, way_out};
 use crate::host_side::HostSide;
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use crate::sockets::SocketsSpec;
+use crate::underlay::{TunnelTraffic, Underlay};
 use crate::windows::WindowSpec;
 use api::v1;
 use config::{
@@ -24,6 +25,12 @@ pub trait Ports: Send + Sync {
     /// # Errors
     /// The reason why it can't be opened, and what would help.
     fn open(&self, spec: &PortSpec) -> Result<mem::Opened, PortError>;
+    /// Follows the kernel's routes and neighbours for these remotes, and looks whether it leaves the wires alone.
+    fn keep_underlay(&self, _wanted: Underlay) {}
+    /// Returns what is wrong with wires and the kernel, as pairs of an object and what is wrong.
+    fn underlay_problems(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// Is true if a port can't be opened because of what is at the path of its socket. Whoever may write
     /// there decides about that.
     fn is_of_place(&self, why: &PortError) -> bool;
@@ -156,7 +163,11 @@ pub enum Device {
         host: Option<HostSide>,
     },
     /// A packet socket on a network device.
-    AfPacket { device: String },
+    AfPacket {
+        device: String,
+        /// The packets that we take, if the kernel keeps the device.
+        tunnels: Option<TunnelTraffic>,
+    },
     /// An AF_XDP socket on a network device.
     AfXdp {
         device: String,
@@ -182,6 +193,7 @@ impl Device {
             Self::Tap { device, .. } => Some(("tap", device.into())),
             Self::AfXdp { device, .. } => Some(("af-xdp", device.into())),
             Self::Ovs { of } => Some(("ovs", of.into())),
+            Self::AfPacket { device, tunnels: Some(_) } => Some(("shared", device.into())),
             Self::AfPacket { .. } | Self::Tunnel(_) => None,
         }
     }
@@ -223,7 +235,10 @@ impl std::fmt::Display for Device {
         match self {
             Self::Vhost { socket, .. } => write!(f, "vhost-user {}", socket.display()),
             Self::Tap { device, .. } => write!(f, "tap {device}"),
-            Self::AfPacket { device } => write!(f, "af-packet {device}"),
+            Self::AfPacket { device, tunnels: None } => write!(f, "af-packet {device}"),
+            Self::AfPacket { device, tunnels: Some(tunnels) } => {
+                write!(f, "af-packet {device} of the kernel for {tunnels}")
+            }
             Self::AfXdp { device, .. } => write!(f, "af-xdp {device}"),
             Self::Tunnel(WireTunnel { remote, vni, .. }) => write!(f, "tunnel to {remote} with vni {vni}"),
             Self::Verbs(spec) => write!(f, "verbs {}", spec.socket.display()),
@@ -242,7 +257,12 @@ pub(crate) fn wanted(host: &Host, run_dir: &Path, index: &Index) -> BTreeMap<Str
     let wires = index.wires().iter().flat_map(|wire| {
         let own = PortSpec {
             name: wire.name.clone(),
-            device: wire_device(wire, run_dir, wire.mode == Mode::Ovs || is_attached(wire, index)),
+            device: match wire_device(wire, run_dir, wire.mode == Mode::Ovs || is_attached(wire, index)) {
+                Device::AfPacket { device, .. } if wire.shared => {
+                    Device::AfPacket { device, tunnels: Some(TunnelTraffic::of(host, index)) }
+                }
+                device => device,
+            },
             queues: workers,
             mtu: wire.mtu,
         };
@@ -367,7 +387,7 @@ fn wire_device(wire: &Wire, run_dir: &Path, all: bool) -> Device {
     match wire.way.clone() {
         Way::Vxlan { remote, vni } => Device::Tunnel(WireTunnel { kind: TunnelKind::Vxlan, remote, vni }),
         Way::Geneve { remote, vni } => Device::Tunnel(WireTunnel { kind: TunnelKind::Geneve, remote, vni }),
-        Way::AfPacket(device) => Device::AfPacket { device },
+        Way::AfPacket(device) => Device::AfPacket { device, tunnels: None },
         Way::AfXdp(device) => {
             Device::AfXdp { device, addresses: wire.addresses.iter().map(|net| net.addr()).collect(), all }
         }

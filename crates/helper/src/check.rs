@@ -8,12 +8,14 @@ use rustix::net::sockopt::socket_domain;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
-use wire::{HostForward, HostSide, MAX_QUEUES, Subnet, TapPort, XdpProgram};
+use wire::{HostForward, HostSide, MAX_QUEUES, Subnet, TapPort, TunnelTraffic, XdpProgram};
 
 /// `PATH_MAX`.
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 256;
 const MOST_ADDRESSES: usize = 1024;
+/// Most neighbours of one request.
+const MOST_SOUGHT: usize = 64;
 const MOST_WAITING: i32 = 4096;
 /// The smallest MTU that a device may have (RFC 791).
 const LEAST_MTU: u16 = 68;
@@ -54,9 +56,16 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
             ensure(is_tap(&descriptors[0]) && *mtu >= LEAST_MTU, "the descriptor is not of a tap, or no MTU")
         }
         Request::Config => Ok(()),
-        Request::Packet { index, sockets } => {
-            ensure(is_wire(*index) && within(*sockets, 1, MAX_QUEUES), "no interface, or too many sockets")
+        Request::Packet { index, sockets, tunnels } => {
+            let possible = is_wire(*index) && within(*sockets, 1, MAX_QUEUES);
+            ensure(possible, "no interface, or too many sockets")
+                .and(tunnels.iter().try_for_each(tunnel_traffic))
         }
+        Request::Silence(traffic) => tunnel_traffic(traffic),
+        Request::Seek { neighbours } => ensure(
+            neighbours.len() <= MOST_SOUGHT && neighbours.iter().all(|(device, _)| is_wire(*device)),
+            "no interface, or too many neighbours",
+        ),
         Request::XdpSocket
         | Request::ForgetTap { .. }
         | Request::Settle
@@ -168,6 +177,14 @@ fn xdp(program: &XdpProgram) -> Result<(), Refusal> {
         is_wire(program.index) && program.addresses.len() <= MOST_ADDRESSES,
         "no interface, or too many addresses",
     )
+}
+
+/// Checks that tunnels end at few addresses of a host, none of them one by which programs of this host talk.
+fn tunnel_traffic(traffic: &TunnelTraffic) -> Result<(), Refusal> {
+    let is_of_host =
+        |addr: &IpAddr| is_subnet(Subnet { addr: *addr, len: if addr.is_ipv4() { 32 } else { 128 } });
+    let addresses = &traffic.addresses;
+    ensure(addresses.len() <= 2 && addresses.iter().all(is_of_host), "no addresses at which tunnels end")
 }
 
 fn is_mode(mode: u32) -> bool {
@@ -298,10 +315,26 @@ mod tests {
 
     #[test]
     fn interfaces_and_sockets_are_counted() {
-        assert!(check(&Request::Packet { index: 2, sockets: 1 }, &[]).is_ok());
+        assert!(check(&Request::Packet { index: 2, sockets: 1, tunnels: None }, &[]).is_ok());
         for (index, sockets) in [(0, 1), (-1, 1), (1, 1), (2, 0), (2, 254)] {
-            refused(&Request::Packet { index, sockets }, &[]);
+            refused(&Request::Packet { index, sockets, tunnels: None }, &[]);
         }
+        let traffic = |addresses: &[&str]| {
+            let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+            TunnelTraffic { addresses, geneve: false, fragments: false }
+        };
+        let fine = traffic(&["192.0.2.1", "2001:db8::1"]);
+        assert!(check(&Request::Silence(fine.clone()), &[]).is_ok());
+        refused(&Request::Packet { index: 1, sockets: 1, tunnels: Some(fine) }, &[]);
+        for wrong in [&["127.0.0.1"][..], &["0.0.0.0"], &["::"], &["224.0.0.1"], &["192.0.2.1"; 3]] {
+            refused(&Request::Silence(traffic(wrong)), &[]);
+            refused(&Request::Packet { index: 2, sockets: 1, tunnels: Some(traffic(wrong)) }, &[]);
+        }
+        let seek =
+            |device, count| Request::Seek { neighbours: vec![(device, IpAddr::from([192, 0, 2, 2])); count] };
+        assert!(check(&seek(2, MOST_SOUGHT), &[]).is_ok());
+        refused(&seek(1, 1), &[]);
+        refused(&seek(2, MOST_SOUGHT + 1), &[]);
     }
 
     #[test]

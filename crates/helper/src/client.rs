@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use wire::{Attachment, Opener, Stage, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
+use wire::{Attachment, Opener, Stage, TapPort, TapState, TunnelTraffic, XdpError, XdpProgram, XdpSocket};
 
 /// The longest wait for an answer. User names may have to come from another machine.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
@@ -262,8 +262,16 @@ impl Opener for Helper {
         Ok(self.descriptors(&Request::TapCarrier { up }, &[tap]).map(drop)?)
     }
 
-    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
-        Ok(self.descriptors(&Request::Packet { index, sockets }, &[])?)
+    fn packet(&self, index: i32, sockets: u16, tunnels: Option<&TunnelTraffic>) -> io::Result<Vec<OwnedFd>> {
+        Ok(self.descriptors(&Request::Packet { index, sockets, tunnels: tunnels.cloned() }, &[])?)
+    }
+
+    fn silence(&self, tunnels: &TunnelTraffic) -> io::Result<Vec<OwnedFd>> {
+        Ok(self.descriptors(&Request::Silence(tunnels.clone()), &[])?)
+    }
+
+    fn seek(&self, neighbours: &[(i32, IpAddr)]) -> io::Result<()> {
+        Ok(self.descriptors(&Request::Seek { neighbours: neighbours.to_vec() }, &[]).map(drop)?)
     }
 
     fn xdp_socket(&self) -> io::Result<XdpSocket> {
@@ -603,7 +611,7 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         drop(theirs);
         let helper = Helper::over(ours, rustix::process::getpid()).unwrap();
-        let said = helper.packet(1, 1).unwrap_err().to_string();
+        let said = helper.packet(1, 1, None).unwrap_err().to_string();
         assert!(said.starts_with("the helper process"), "{said}");
         let said = helper.connect(&PathBuf::from("/x")).unwrap_err().to_string();
         assert!(said.starts_with("the helper process"), "{said}");

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use wire::{Mode, Stage, TapPort, TapState, XdpProgram};
+use wire::{Mode, Stage, TapPort, TapState, TunnelTraffic, XdpProgram};
 
 /// A request. Its first descriptor is the socket for the answer; the descriptors that a variant names follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,13 @@ pub enum Request {
         index: i32,
         /// Number of sockets.
         sockets: u16,
+        /// The packets that they receive, if the kernel keeps the interface.
+        tunnels: Option<TunnelTraffic>,
     },
+    /// Keep the kernel from answering tunnel packets. The answer has the sockets that do it.
+    Silence(TunnelTraffic),
+    /// Have the kernel find neighbours: pairs of a device's index and an address.
+    Seek { neighbours: Vec<(i32, IpAddr)> },
     /// Open an AF_XDP socket. The answer has the socket and the memory of its frames.
     XdpSocket,
     /// Attach a program that passes frames to the sockets that come with the request. Answered by [`Reply::Attached`].

@@ -227,7 +227,10 @@ impl Server {
                 return Ok((Reply::TapState(TapState { elsewhere, ..state }), Vec::new()));
             }
             Request::Config => return given(vec![crate::config_file(&self.config)?.into()]),
-            Request::Packet { index, sockets } => return given(here.packet(*index, *sockets)?),
+            Request::Packet { index, sockets, tunnels } => {
+                return given(here.packet(*index, *sockets, tunnels.as_ref())?);
+            }
+            Request::Silence(traffic) => return given(here.silence(traffic)?),
             Request::XdpSocket => {
                 let XdpSocket { socket, frames } = here.xdp_socket()?;
                 return given(vec![socket, frames]);
@@ -272,6 +275,7 @@ impl Server {
             Request::Stop => self.taps.stop(),
             Request::ConfigureTap { mtu, mac } => here.configure_tap(descriptors[0].as_fd(), *mtu, *mac)?,
             Request::TapCarrier { up } => here.tap_carrier(descriptors[0].as_fd(), *up)?,
+            Request::Seek { neighbours } => here.seek(neighbours)?,
             Request::ReplaceXdp(program) => replace_xdp(program, descriptors)?,
             Request::Give { file, owner, mode } => self.give(*file, *owner, *mode)?,
             Request::Remove { file } => self.remove(*file)?,

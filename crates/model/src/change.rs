@@ -1,12 +1,13 @@
 //! Changes to the tables, from the control plane to an executor.
 
 use crate::{
-    BridgeTarget, FloatingAddress, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule, RuleId,
-    Vif, VifId, Vrf,
+    BridgeTarget, FloatingAddress, Host, KernelPath, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule,
+    RuleId, Vif, VifId, Vrf,
 };
 use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// One change. A batch is applied as a whole: no packet sees half of it. All that a change refers to must
 /// exist once the whole batch is applied; all that it deletes must exist before.
@@ -65,6 +66,12 @@ pub enum Change {
     DelRule {
         vrf: Vrf,
         id: RuleId,
+    },
+    /// The kernel's paths to a tunnel's remote, by wires that it keeps. Those by other interfaces count for nothing. An
+    /// empty list removes the entry.
+    PutPaths {
+        remote: IpAddr,
+        paths: Arc<[KernelPath]>,
     },
 }
 

@@ -7,9 +7,9 @@ pub use step::Step;
 pub use words::{Names, Numbers};
 
 use crate::{
-    BridgeEntry, Connection, Decision, DropReason, FlowKey, FragmentKey, Host, Lookup, NeighbourScope,
-    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Transport, Vif,
-    VifId, Vrf, decide, ovs,
+    BridgeEntry, Connection, Decision, DropReason, FlowKey, FragmentKey, Host, KernelPath, Lookup,
+    NeighbourScope, Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds,
+    Transport, Vif, VifId, Vrf, decide, ovs,
 };
 use packet::{Mac, TunnelKind};
 use std::cell::RefCell;
@@ -85,6 +85,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
 
     fn wires(&self) -> &[VifId] {
         self.tables.wires()
+    }
+
+    fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
+        let found = self.tables.kernel_paths(remote);
+        self.note(Step::KernelPaths { remote, found: found.into() });
+        found
     }
 
     fn network(&self, vrf: Vrf) -> Option<&Network> {

@@ -66,6 +66,6 @@ pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use tcp::{Segment, Tcp};
 pub use transport::Transport;
-pub use underlay::{UnderlayPath, underlay_path};
+pub use underlay::{KernelPath, UnderlayPath, underlay_path};
 pub use view::PacketView;
 pub use vif::{Roles, Shape, Vif, VifKind, WireAttributes};

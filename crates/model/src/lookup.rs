@@ -2,8 +2,9 @@
 //! ones.
 
 use crate::{
-    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, Modifier, NeighbourScope,
-    Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf, ovs,
+    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, KernelPath, Modifier,
+    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf,
+    ovs,
 };
 use arrayvec::ArrayVec;
 use packet::{Mac, TunnelKind};
@@ -41,6 +42,8 @@ pub trait Lookup {
     fn vif(&self, id: VifId) -> Option<&Vif>;
     /// Returns the wires, in the order of their ids.
     fn wires(&self) -> &[VifId];
+    /// Returns the kernel's paths to a tunnel's remote ([`crate::Change::PutPaths`]).
+    fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath];
     /// Returns a network.
     fn network(&self, vrf: Vrf) -> Option<&Network>;
     /// Returns the guest that has this address in this network.

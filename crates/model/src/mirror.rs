@@ -14,9 +14,9 @@ pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &F
     let Some(tunnel) = remote(tables, mirror) else {
         return Some(Forward { port: mirror, encap: None, cut, ..base.clone() });
     };
-    let path = underlay_path(tables, tunnel.remote)?;
-    let dst_mac = tables.neighbour(path.scope(), path.hop)?;
-    let encap = path.encap(&tunnel, dst_mac, entropy_of(headers), 0);
+    let entropy = entropy_of(headers);
+    let path = underlay_path(tables, tunnel.remote, entropy)?;
+    let encap = path.encap(&tunnel, path.hop_mac(tables)?, entropy, 0);
     Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, cut, ..base.clone() })
 }
 
@@ -26,7 +26,9 @@ pub(crate) fn missing<'m, T: Lookup>(
     mirrors: impl IntoIterator<Item = &'m VifId>,
 ) -> Option<(NeighbourScope, IpAddr)> {
     mirrors.into_iter().find_map(|mirror| {
-        let path = underlay_path(tables, remote(tables, *mirror)?.remote)?;
+        // The kernel asks for the neighbours of its wires.
+        let path = underlay_path(tables, remote(tables, *mirror)?.remote, 0)
+            .filter(|path| path.kernels.is_none())?;
         let (scope, hop) = (path.scope(), path.hop);
         let asked = tables.neighbour(scope, hop).is_none() && !tables.is_unreachable(scope, hop);
         asked.then_some((scope, hop))

@@ -48,7 +48,8 @@ pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: 
 ///
 /// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its
 /// member goes or a new one wins it, and every host with the same members makes the same choice. Tunnels
-/// behind a wire without a link, or whose next hop does not answer ARP or ND, win only among themselves.
+/// behind a wire without a link, whose next hop does not answer ARP or ND, or to which the kernel has no route, win only
+/// among themselves.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {
@@ -62,13 +63,18 @@ pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option
     None
 }
 
-/// Returns false for a tunnel behind a wire without a link, or whose next hop on the wire does not answer; true for all
-/// other nexthops.
+/// Returns false for a tunnel behind a wire without a link, whose next hop on the wire does not answer, or to which the
+/// kernel has no route; true for all other nexthops.
 fn is_live<T: Lookup>(tables: &T, nexthop: &Nexthop) -> bool {
-    let all_work = || underlay(tables).all(|(_, wire)| !wire.is_down) && !tables.any_is_silent();
+    let is_shared = || underlay(tables).any(|(_, wire)| wire.shared);
+    let all_work =
+        || underlay(tables).all(|(_, wire)| !wire.is_down && !wire.shared) && !tables.any_is_silent();
     match nexthop {
-        Nexthop::Tunnel(tunnel) if !all_work() => underlay_path(tables, tunnel.remote)
-            .is_none_or(|path| !path.is_down() && !tables.is_silent(path.scope(), path.hop)),
+        Nexthop::Tunnel(tunnel) if !all_work() => match underlay_path(tables, tunnel.remote, 0) {
+            Some(path) => path.is_live(tables),
+            // The kernel has no route, whereas wires of ours always lead to the same places.
+            None => !is_shared(),
+        },
         _ => true,
     }
 }

@@ -5,9 +5,9 @@ mod dynamic;
 mod ovs;
 
 use crate::{
-    Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, Lookup, MeterConfig, MeterId,
-    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleAction, RuleId, RuleMatch, RuleQuery,
-    Seconds, Transport, Vif, VifId, Vrf,
+    Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, KernelPath, Lookup,
+    MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleAction, RuleId,
+    RuleMatch, RuleQuery, Seconds, Transport, Vif, VifId, Vrf,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -32,6 +32,7 @@ pub struct Tables {
     meter_configs: BTreeMap<MeterId, MeterConfig>,
     /// In the order in which they are tried.
     rules: BTreeMap<(Vrf, u32, RuleId), Rule>,
+    kernel_paths: BTreeMap<IpAddr, Arc<[KernelPath]>>,
     ovs_flows: BTreeMap<(VifId, crate::ovs::FlowId), Arc<crate::ovs::Flow>>,
     dynamic: dynamic::Dynamic,
 }
@@ -95,6 +96,10 @@ impl Lookup for Tables {
 
     fn wires(&self) -> &[VifId] {
         &self.wires
+    }
+
+    fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
+        self.kernel_paths.get(&remote).map_or(&[], |paths| paths)
     }
 
     fn network(&self, vrf: Vrf) -> Option<&Network> {

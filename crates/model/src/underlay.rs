@@ -1,8 +1,21 @@
 //! The choice of the underlay's path to another host.
 
-use crate::{Encap, Lookup, NeighbourScope, Tunnel, Vif, WireAttributes};
+use crate::{Encap, Lookup, NeighbourScope, Tunnel, Vif, VifId, WireAttributes};
 use packet::Mac;
 use std::net::IpAddr;
+
+/// A path by which the kernel sends packets to the remote of a tunnel, on a wire that it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelPath {
+    /// The wire.
+    pub wire: VifId,
+    /// The next hop: the remote itself, or a router on the way to it. It may be of the other family (RFC 8950).
+    pub hop: IpAddr,
+    /// The next hop's MAC. `None` while the kernel does not know it.
+    pub mac: Option<Mac>,
+    /// The share of flows that take this path, relative to that of others.
+    pub weight: u16,
+}
 
 /// The path to the remote of a tunnel.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +30,8 @@ pub struct UnderlayPath<'a> {
     pub hop: IpAddr,
     /// Whether tunnel packets have Don't Fragment.
     pub dont_fragment: bool,
+    /// The kernel's path, on a wire that it keeps: then it says what the next hop's MAC is, and nobody is asked.
+    pub kernels: Option<KernelPath>,
 }
 
 impl UnderlayPath<'_> {
@@ -32,6 +47,21 @@ impl UnderlayPath<'_> {
         NeighbourScope::Wire(self.wire.id)
     }
 
+    /// Returns the next hop's MAC, if it is known.
+    #[must_use]
+    pub fn hop_mac<T: Lookup>(&self, tables: &T) -> Option<Mac> {
+        self.kernels.map_or_else(|| tables.neighbour(self.scope(), self.hop), |path| path.mac)
+    }
+
+    /// Returns whether packets may arrive, as far as is known: the wire has a link, and the next hop answers.
+    pub(crate) fn is_live<T: Lookup>(&self, tables: &T) -> bool {
+        let answers = || match self.kernels {
+            Some(path) => path.mac.is_some(),
+            None => !tables.is_silent(self.scope(), self.hop),
+        };
+        !self.is_down() && answers()
+    }
+
     /// Returns the encapsulation of a packet with this entropy in a tunnel to this path's remote. `dst_mac`
     /// is the next hop's, `tos` the outer traffic class.
     pub(crate) fn encap(&self, tunnel: &Tunnel, dst_mac: Mac, entropy: u32, tos: u8) -> Encap {
@@ -41,21 +71,33 @@ impl UnderlayPath<'_> {
     }
 }
 
-/// Returns the path to a remote other than this host: the wire with the longest subnet that contains the
-/// remote, otherwise the first wire with a gateway of the remote's family. A wire without a link counts only
-/// if no other wire leads there.
-pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr) -> Option<UnderlayPath<'_>> {
+/// Returns the path to a remote other than this host, for a flow with this entropy: the wire with the longest subnet
+/// that contains the remote, else the kernel's path on a wire that it keeps, else the first wire with a gateway of the
+/// remote's family. A wire without a link counts only if no other wire leads there.
+pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr, entropy: u32) -> Option<UnderlayPath<'_>> {
     if is_own_underlay(tables, remote) {
         return None;
     }
-    let by = |is_down| on_link(tables, remote, is_down).or_else(|| by_gateway(tables, remote, is_down));
-    let (wire, attributes, hop) = by(false).or_else(|| by(true))?;
+    let by = |is_down| {
+        on_link(tables, remote, is_down)
+            .or_else(|| by_kernel(tables, remote, is_down, entropy))
+            .or_else(|| by_gateway(tables, remote, is_down))
+    };
+    let Leaving { wire, attributes, hop, kernels } = by(false).or_else(|| by(true))?;
     let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
     let tunnel_source = tables.host().tunnel_source.iter().copied().find(family);
     let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
     let (src, dont_fragment) =
         (tunnel_source.or_else(own)?, remote.is_ipv6() || !tables.host().tunnel_fragments);
-    Some(UnderlayPath { wire, src_mac: wire.mac?, src, hop, dont_fragment })
+    Some(UnderlayPath { wire, src_mac: wire.mac?, src, hop, dont_fragment, kernels })
+}
+
+/// The wire by which packets leave, and the next hop there.
+struct Leaving<'a> {
+    wire: &'a Vif,
+    attributes: &'a WireAttributes,
+    hop: IpAddr,
+    kernels: Option<KernelPath>,
 }
 
 /// Returns whether an address is this host's on the underlay.
@@ -77,7 +119,7 @@ fn wires<T: Lookup>(tables: &T, is_down: bool) -> impl Iterator<Item = (&Vif, &W
     underlay(tables).filter(move |(_, wire)| wire.is_down == is_down)
 }
 
-fn on_link<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<(&Vif, &WireAttributes, IpAddr)> {
+fn on_link<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<Leaving<'_>> {
     let subnets = wires(tables, is_down).flat_map(|(wire, attributes)| {
         attributes.addresses.iter().map(move |subnet| (wire, attributes, subnet))
     });
@@ -85,16 +127,39 @@ fn on_link<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<(&Vif
     let longest = subnets
         .filter(|(.., subnet)| subnet.contains(&remote))
         .reduce(|best, next| if next.2.prefix_len() > best.2.prefix_len() { next } else { best });
-    longest.map(|(wire, attributes, _)| (wire, attributes, remote))
+    longest.map(|(wire, attributes, _)| Leaving { wire, attributes, hop: remote, kernels: None })
 }
 
-fn by_gateway<T: Lookup>(
-    tables: &T,
-    remote: IpAddr,
-    is_down: bool,
-) -> Option<(&Vif, &WireAttributes, IpAddr)> {
+/// Chooses among the kernel's paths, each by its weight. Those whose next hop the kernel does not find count only if
+/// there are no others.
+fn by_kernel<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool, entropy: u32) -> Option<Leaving<'_>> {
+    if !wires(tables, is_down).any(|(_, wire)| wire.shared) {
+        return None;
+    }
+    let leaving = |path: &KernelPath| {
+        let wire = tables.vif(path.wire)?;
+        let attributes = wire.wire.as_ref().filter(|wire| wire.shared && wire.is_down == is_down)?;
+        Some(Leaving { wire, attributes, hop: path.hop, kernels: Some(*path) })
+    };
+    let paths = tables.kernel_paths(remote);
+    let choose = |is_found: bool| {
+        let usable = || paths.iter().filter(move |path| path.mac.is_some() == is_found).filter_map(leaving);
+        let weight = |leaving: &Leaving<'_>| leaving.kernels.map_or(0, |path| u64::from(path.weight.max(1)));
+        let total: u64 = usable().map(|leaving| weight(&leaving)).sum();
+        // In proportion to the hash, so that most flows stay where they are if one path goes.
+        let mut place = u64::from(entropy) * total >> 32;
+        usable().find(|leaving| {
+            let is_here = place < weight(leaving);
+            place = place.saturating_sub(weight(leaving));
+            is_here
+        })
+    };
+    choose(true).or_else(|| choose(false))
+}
+
+fn by_gateway<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<Leaving<'_>> {
     wires(tables, is_down).find_map(|(wire, attributes)| {
         let gateway = attributes.gateways.iter().find(|g| g.is_ipv4() == remote.is_ipv4())?;
-        Some((wire, attributes, *gateway))
+        Some(Leaving { wire, attributes, hop: *gateway, kernels: None })
     })
 }

@@ -175,4 +175,7 @@ pub struct WireAttributes {
     pub networks: Vec<(Option<u16>, Vrf)>,
     /// Whether the wire has no link. Then another wire that leads to the same place is taken instead.
     pub is_down: bool,
+    /// Whether the kernel keeps the wire: addresses, ARP and ND are its own, and it says by which hops packets leave
+    /// ([`crate::KernelPath`]). Viaduct takes tunnel packets alone, and answers nothing.
+    pub shared: bool,
 }

@@ -3,9 +3,9 @@
 use model::generate::{self, Packet, Rng};
 use model::tcp::Edge;
 use model::{
-    BridgeEntry, Connection, Cut, DropReason, FlowKey, Forward, FragmentKey, Host, Lookup, NeighbourScope,
-    Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds, Segment, Tables,
-    Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, ovs, rewrite, tcp, text,
+    BridgeEntry, Connection, Cut, DropReason, FlowKey, Forward, FragmentKey, Host, KernelPath, Lookup,
+    NeighbourScope, Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds,
+    Segment, Tables, Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, ovs, rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, TunnelKind, checksum, proto};
 use std::cell::RefCell;
@@ -269,6 +269,9 @@ impl Lookup for Holes<'_> {
     }
     fn wires(&self) -> &[VifId] {
         self.tables.wires()
+    }
+    fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
+        self.tables.kernel_paths(remote)
     }
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         self.maybe(self.tables.network(vrf))

@@ -5,8 +5,8 @@ use crate::trie::Trie;
 use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 use model::{
-    ApplyError, BridgeTarget, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, RouteEntry, Vif,
-    VifId, Vrf,
+    ApplyError, BridgeTarget, Host, KernelPath, MeterConfig, MeterId, Network, Nexthop, NexthopId,
+    RouteEntry, Vif, VifId, Vrf,
 };
 use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
@@ -54,6 +54,7 @@ pub(crate) struct Config {
     /// How many table entries refer to each object (entries in a network's own tables are not counted).
     pub references: OrdMap<Object, u32>,
     pub rule_count: usize,
+    pub kernel_paths: OrdMap<IpAddr, Arc<[KernelPath]>>,
 }
 
 /// An object to which table entries refer.

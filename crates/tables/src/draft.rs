@@ -8,8 +8,8 @@ use crate::cells::{Cell, Touched};
 use crate::config::{Config, Object};
 use ipnet::IpNet;
 use model::{
-    ApplyError, BridgeTarget, Change, FloatingAddress, Modifier, Network, Nexthop, NexthopId, Rule,
-    RuleAction, RuleId, Vif, VifId, VifKind, Vrf,
+    ApplyError, BridgeTarget, Change, FloatingAddress, KernelPath, Modifier, Network, Nexthop, NexthopId,
+    Rule, RuleAction, RuleId, Vif, VifId, VifKind, Vrf,
 };
 use packet::Mac;
 use std::collections::BTreeSet;
@@ -99,8 +99,17 @@ impl Draft {
             }
             Change::PutRule(rule) => self.put_rule(rule)?,
             Change::DelRule { vrf, id } => self.del_rule(*vrf, *id)?,
+            Change::PutPaths { remote, paths } => self.put_paths(*remote, paths),
         }
         Ok(())
+    }
+
+    fn put_paths(&mut self, remote: IpAddr, paths: &Arc<[KernelPath]>) {
+        match paths.is_empty() {
+            true => drop(self.config.kernel_paths.remove(&remote)),
+            false => drop(self.config.kernel_paths.insert(remote, paths.clone())),
+        }
+        self.touched.add(Cell::remote(remote));
     }
 
     fn refer(&mut self, object: Object) {

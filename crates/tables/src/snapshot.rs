@@ -6,8 +6,8 @@ use crate::flow::Flows;
 use crate::learned::Learned;
 use crate::ovs::Ovs;
 use model::{
-    Action, BridgeEntry, Connection, DropReason, FloatingAddress, FlowKey, FragmentKey, Host, Lookup,
-    MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
+    Action, BridgeEntry, Connection, DropReason, FloatingAddress, FlowKey, FragmentKey, Host, KernelPath,
+    Lookup, MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
     RuleQuery, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
 use packet::{Mac, TunnelKind};
@@ -212,6 +212,11 @@ impl Lookup for View<'_> {
     fn wires(&self) -> &[VifId] {
         self.depend(Cell::wires());
         self.snapshot.config.wires()
+    }
+
+    fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
+        self.depend(Cell::remote(remote));
+        self.snapshot.config.kernel_paths.get(&remote).map_or(&[], |paths| paths)
     }
 
     fn network(&self, vrf: Vrf) -> Option<&Network> {

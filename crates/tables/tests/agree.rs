@@ -4,7 +4,7 @@
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, Change, Connection, Effects, Endpoint, FloatingAddress, FlowChange, FlowKey,
-    FlowState, FragmentKey, Host, Learn, Lookup, MeterConfig, MeterId, Modifier, NeighbourFound,
+    FlowState, FragmentKey, Host, KernelPath, Learn, Lookup, MeterConfig, MeterId, Modifier, NeighbourFound,
     NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, RuleQuery, Seconds,
     Tables, Transport, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
@@ -174,6 +174,10 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (meter(), 1..3u64)
             .prop_map(|(id, n)| Change::PutMeter(id, MeterConfig { bits_per_second: n, burst_bytes: n })),
         3 => rule().prop_map(Change::PutRule),
+        1 => (addr(), addr(), 0..3u16).prop_map(|(remote, hop, count)| {
+            let path = |weight| KernelPath { wire: VifId(1), hop, mac: None, weight };
+            Change::PutPaths { remote, paths: (0..count).map(path).collect() }
+        }),
         1 => (addr(), prefix()).prop_map(|(a, p)| Change::SetHost(Host {
             name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p], ..Host::default()
         })),
@@ -269,6 +273,7 @@ fn questions() -> Vec<Question> {
     }
     for addr in addresses() {
         ask!(|t| (t.is_remote(addr), t.is_port_remote(addr)));
+        ask!(|t| t.kernel_paths(addr).to_vec());
         (0..VIFS).for_each(|vif| ask!(|t| t.neighbour(NeighbourScope::Wire(VifId(vif)), addr)));
     }
     for vrf in (0..VRFS).map(Vrf) {

@@ -6,11 +6,12 @@ use rustix::net::{AddressFamily, SocketType};
 use sockets::{Listening, ListeningFile, Place, Sockets};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use wire::{Attachment, Opener, TapPort, TapState, XdpError, XdpProgram, XdpSocket};
+use wire::{Attachment, Opener, TapPort, TapState, TunnelTraffic, XdpError, XdpProgram, XdpSocket};
 
 /// Ports that the old daemon shares: each with its device and descriptors.
 pub struct Inheritance {
@@ -116,13 +117,24 @@ impl Opener for Inheriting {
         self.own.opener.tap_carrier(tap, up)
     }
 
-    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
-        let queues = self.take();
+    fn packet(&self, index: i32, sockets: u16, tunnels: Option<&TunnelTraffic>) -> io::Result<Vec<OwnedFd>> {
+        let is_queue = |one: &OwnedFd| socket_domain(one) == Ok(AddressFamily::PACKET);
+        let (queues, others): (Vec<_>, Vec<_>) = self.take().into_iter().partition(is_queue);
+        *lock(&self.descriptors) = others;
         if queues.is_empty() {
-            return self.own.opener.packet(index, sockets);
+            return self.own.opener.packet(index, sockets, tunnels);
         }
         check(&queues, sockets)?;
         Ok(queues)
+    }
+
+    fn silence(&self, tunnels: &TunnelTraffic) -> io::Result<Vec<OwnedFd>> {
+        let silent = self.take();
+        if silent.is_empty() { self.own.opener.silence(tunnels) } else { Ok(silent) }
+    }
+
+    fn seek(&self, neighbours: &[(i32, IpAddr)]) -> io::Result<()> {
+        self.own.opener.seek(neighbours)
     }
 
     fn xdp_socket(&self) -> io::Result<XdpSocket> {

@@ -22,6 +22,7 @@ mod replace;
 mod resolving;
 mod serving;
 mod signals;
+mod underlay;
 mod verbs;
 
 use clap::Parser;

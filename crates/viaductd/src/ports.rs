@@ -7,9 +7,10 @@ use crate::machines::Machines;
 use crate::matchmaking::Matchmaker;
 use crate::privileges::Privileges;
 use crate::serving;
+use crate::underlay::Follower;
 use crate::verbs::{EngineRules, Verbs, Windows};
 use api::v1;
-use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec, Speech};
+use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec, Speech, TunnelTraffic, Underlay};
 use ipnet::IpNet;
 use mem::{HostQuota, Opened};
 use model::VifId;
@@ -38,6 +39,7 @@ pub struct ExecutorPorts {
     ovs: Arc<ovs::Service>,
     pub matchmaker: Arc<Matchmaker>,
     services: Arc<Services>,
+    underlay: Follower,
     bgp: Arc<Bgp>,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
@@ -68,9 +70,11 @@ impl ExecutorPorts {
         let matchmaker = Arc::new(Matchmaker::start(&forwarder));
         verbs.serve_sockets(&matchmaker);
         let services = serving::start(&forwarder, &privileges);
+        let underlay = Follower::new(&forwarder.executor(), privileges.opener.clone(), inherited.is_none());
         Self {
             forwarder,
             matchmaker,
+            underlay,
             services,
             bgp,
             verbs,
@@ -82,9 +86,10 @@ impl ExecutorPorts {
         }
     }
 
-    /// Accepts programs on verbs devices, because this daemon has the host now.
+    /// Accepts programs on verbs devices, and claims wires, because this daemon has the host now.
     pub fn succeed(&self) {
         self.verbs.accept();
+        self.underlay.succeed();
     }
 }
 
@@ -130,6 +135,11 @@ fn host_side(host: control::HostSide) -> wire::HostSide {
     }
 }
 
+fn tunnel_traffic(traffic: TunnelTraffic) -> wire::TunnelTraffic {
+    let TunnelTraffic { addresses, geneve, fragments } = traffic;
+    wire::TunnelTraffic { addresses, geneve, fragments }
+}
+
 impl Ports for ExecutorPorts {
     fn open(&self, spec: &PortSpec) -> Result<Opened, PortError> {
         let PortSpec { queues, mtu, .. } = *spec;
@@ -171,7 +181,10 @@ impl Ports for ExecutorPorts {
                 let (mac, host) = (mac.map(|mac| mac.0), host.map(host_side));
                 wire::open_tap(&wire::TapPort { device, queues, mtu, mac, offload, host }, opener)?
             }
-            Device::AfPacket { device } => wire::open_packet(&wire::PacketPort { device, queues }, opener)?,
+            Device::AfPacket { device, tunnels } => {
+                let tunnels = tunnels.map(tunnel_traffic);
+                wire::open_packet(&wire::PacketPort { device, queues, tunnels }, opener)?
+            }
             Device::AfXdp { device, addresses, all } => {
                 wire::open_xdp(&wire::XdpPort { device, addresses, all }, opener)?
             }
@@ -247,6 +260,16 @@ impl Ports for ExecutorPorts {
 
     fn keep_speech(&self, speech: Option<Speech>) {
         self.bgp.keep(speech);
+    }
+
+    fn keep_underlay(&self, wanted: Underlay) {
+        self.underlay.keep(wanted);
+    }
+
+    fn underlay_problems(&self) -> Vec<(String, String)> {
+        // The daemon that is being replaced has the wires, too.
+        let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
+        if waits { Vec::new() } else { self.underlay.problems() }
     }
 
     fn bgp(&self) -> Option<v1::BgpReply> {

@@ -2,7 +2,8 @@
 //! which are also how a container is plugged in.
 //!
 //! Owns: the sockets, their rings and buffers, the XDP program that leaves the host's own traffic to the
-//! kernel, and the watch that opens a device again when it comes back. Each way gives a [`mem::Opened`]: one
+//! kernel, the watch that opens a device again when it comes back, and questions about the kernel's routes
+//! ([`Routes`]).  Each way gives a [`mem::Opened`]: one
 //! receiving queue per worker and sending queues that all workers share.
 //!
 //! Needs kernel 5.9; an [`Opener`] with CAP_NET_RAW, and CAP_NET_ADMIN for taps and AF_XDP, which takes CAP_BPF
@@ -11,6 +12,7 @@
 //! Must not know: packet formats (the XDP program, which is data, excepted), tables, workers.
 
 mod buffers;
+mod claim;
 mod device;
 mod error;
 mod ethtool;
@@ -19,6 +21,8 @@ mod netlink;
 mod nft;
 mod opener;
 mod packet;
+mod routes;
+mod shared;
 mod signature;
 mod state;
 mod sys;
@@ -26,11 +30,14 @@ mod tap;
 mod watch;
 mod xdp;
 
+pub use claim::claim;
 pub use device::Link;
 pub use error::Error;
 pub use netlink::Subnet;
 pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};
+pub use routes::{Event, Hop, MOST_EVENTS, Routes, Way};
+pub use shared::TunnelTraffic;
 pub use signature::sign;
 pub use tap::attach::{exists as tap_exists, namespace as tap_namespace, set_offload as set_tap_offload};
 pub use tap::host::{

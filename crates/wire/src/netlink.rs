@@ -1,5 +1,5 @@
 //! Requests that rtnetlink serves and ioctls do not: that a link changed, which link is its peer, links of other
-//! namespaces, addresses and routes.
+//! namespaces, addresses, routes and neighbours.
 //!
 //! Written by hand: `netlink-packet-route` parses every attribute of an answer into allocated values, and this module
 //! needs only a handful of requests and attributes.
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 // Bytes of struct nlmsghdr and struct ifinfomsg (linux/netlink.h, linux/rtnetlink.h).
-const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 const INFO: usize = 16;
 /// Bytes of struct rtgenmsg, with its padding.
 const GENERIC: usize = 4;
@@ -44,13 +44,16 @@ const NETNSA_FD: u16 = 3;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
+pub(crate) const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
+/// The answer is the route itself, with all hops (linux/rtnetlink.h).
+const RTM_F_FIB_MATCH: u32 = 0x2000;
+pub(crate) const RTA_OIF: u16 = 4;
+pub(crate) const RTA_GATEWAY: u16 = 5;
 /// The router of a route is reachable without another route (`RTNH_F_ONLINK`).
 const ON_LINK: u32 = 4;
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
+pub(crate) const NDA_DST: u16 = 1;
+pub(crate) const NDA_LLADDR: u16 = 2;
 
 /// Who made a route, as `ip route` shows it: a number that no other program has (rt_protos).
 const PROTOCOL: u8 = 86;
@@ -72,7 +75,7 @@ impl fmt::Display for Subnet {
 const ANSWER: usize = 64 << 10;
 
 /// Opens a socket of NETLINK_ROUTE, whose number is 0.
-fn socket(groups: libc::c_int) -> io::Result<OwnedFd> {
+pub(crate) fn socket(groups: libc::c_int) -> io::Result<OwnedFd> {
     let fd = sys::socket(AddressFamily::NETLINK, SocketType::RAW)?;
     bind(&fd, &SocketAddrNetlink::new(0, groups as u32))?;
     Ok(fd)
@@ -144,6 +147,11 @@ fn state(answer: &[u8]) -> Option<TapState> {
     Some(TapState { link, dropped: u64::from_ne_bytes(dropped.try_into().ok()?), elsewhere: None })
 }
 
+/// Has the kernel find out a neighbour's link-layer address, or whether the one that it knows is still right.
+pub(crate) fn seek(device: i32, addr: IpAddr) -> io::Result<()> {
+    change(&Message::new(libc::RTM_NEWNEIGH).flags(libc::NLM_F_CREATE).used_neighbour(device, addr))
+}
+
 /// Makes a change. The kernel's answer says no more than that it was made.
 pub(crate) fn change(message: &Message) -> io::Result<()> {
     ask(message).map(drop)
@@ -163,7 +171,8 @@ impl Message {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         // Makes the kernel answer even without data.
-        let answers = matches!(kind, libc::RTM_GETLINK | libc::RTM_GETNSID);
+        let answers =
+            matches!(kind, libc::RTM_GETLINK | libc::RTM_GETNSID | libc::RTM_GETROUTE | libc::RTM_GETNEIGH);
         let flags = if answers { 0 } else { libc::NLM_F_ACK } | libc::NLM_F_REQUEST;
         bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
         Self(bytes)
@@ -211,6 +220,32 @@ impl Message {
         self.attribute(NDA_DST, &octets(addr)).attribute(NDA_LLADDR, &mac)
     }
 
+    /// Adds a struct ndmsg: a neighbour to which something is about to be sent.
+    fn used_neighbour(mut self, index: i32, addr: IpAddr) -> Self {
+        self.0.extend([family(addr), 0, 0, 0]);
+        self.0.extend(index.to_ne_bytes());
+        self.0.extend([0, 0, libc::NTF_USE, 0]);
+        self.attribute(NDA_DST, &octets(addr))
+    }
+
+    /// Adds a struct ndmsg: the question is about a neighbour.
+    pub(crate) fn about_neighbour(mut self, index: i32, addr: IpAddr) -> Self {
+        self.0.extend([family(addr), 0, 0, 0]);
+        self.0.extend(index.to_ne_bytes());
+        self.0.extend([0; 4]);
+        self.attribute(NDA_DST, &octets(addr))
+    }
+
+    /// Adds a struct rtmsg: the question is by which route a packet from one address to another leaves, and with `whole`
+    /// which hops the route has.
+    pub(crate) fn about_route(mut self, from: Option<IpAddr>, to: IpAddr, whole: bool) -> Self {
+        let bits = |addr: IpAddr| if addr.is_ipv4() { 32 } else { 128 };
+        self.0.extend([family(to), bits(to), from.map_or(0, bits), 0, 0, 0, 0, 0]);
+        self.0.extend(if whole { RTM_F_FIB_MATCH } else { 0 }.to_ne_bytes());
+        let asked = self.attribute(RTA_DST, &octets(to));
+        from.into_iter().fold(asked, |asked, from| asked.attribute(RTA_SRC, &octets(from)))
+    }
+
     pub(crate) fn alias(self, alias: &str) -> Self {
         self.attribute(IFLA_IFALIAS, alias.as_bytes())
     }
@@ -256,7 +291,7 @@ pub(crate) fn octets(addr: IpAddr) -> Vec<u8> {
 }
 
 /// Sends a question and returns the first message of the kernel's answer.
-fn ask(message: &Message) -> io::Result<Vec<u8>> {
+pub(crate) fn ask(message: &Message) -> io::Result<Vec<u8>> {
     let netlink = socket(0)?;
     let mut bytes = message.0.clone();
     let len = bytes.len() as u32;
@@ -278,11 +313,11 @@ fn ask(message: &Message) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-fn number(attributes: &[u8], kind: u16) -> Option<i32> {
+pub(crate) fn number(attributes: &[u8], kind: u16) -> Option<i32> {
     Some(i32::from_ne_bytes(attribute(attributes, kind)?.try_into().ok()?))
 }
 
-fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+pub(crate) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let [l0, l1, k0, k1, rest @ ..] = attributes {
         let len = usize::from(u16::from_ne_bytes([*l0, *l1])).checked_sub(4)?;
         if u16::from_ne_bytes([*k0, *k1]) == kind {

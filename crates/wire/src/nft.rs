@@ -10,6 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, getsockname, recv, send, socket_with,
 };
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 // Message types (linux/netfilter/nfnetlink.h, nf_tables.h).
@@ -78,17 +79,32 @@ const NAME: usize = 16;
 /// # Errors
 /// If the kernel has no nf_tables, or permission is missing (CAP_NET_ADMIN).
 pub(crate) fn protect(device: &str, host: &HostSide) -> io::Result<OwnedFd> {
+    let chains = if host.masquerade { way_out(device, host) } else { member(device) };
+    create(device, &chains)
+        .map_err(|e| no_tables("for an interface of the host", &e, "nf_tables and nft_masq"))
+}
+
+/// Makes a rule that drops GRE to these addresses of the host. Returns the socket that owns it.
+///
+/// # Errors
+/// As for [`protect`].
+pub(crate) fn drop_gre(addresses: &[IpAddr]) -> io::Result<OwnedFd> {
+    let rules = addresses.iter().map(|addr| drop_protocol(*addr, packet::proto::GRE)).collect();
+    let chains = [("tunnels", "filter", PREROUTING, RAW, rules)];
+    create("tunnels", &chains).map_err(|e| no_tables("against answers to GRE", &e, "nf_tables"))
+}
+
+fn no_tables(rules: &str, e: &io::Error, modules: &str) -> io::Error {
+    io::Error::other(format!("the kernel takes no rules {rules} ({e}): load {modules}"))
+}
+
+/// Makes a table of these chains. Returns the socket that owns it.
+fn create(what: &str, chains: &[Chain]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let no_tables = |e: io::Error| {
-        io::Error::other(format!(
-            "the kernel takes no rules for an interface of the host ({e}): load nf_tables and nft_masq"
-        ))
-    };
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER));
-    let socket = socket.map_err(|e| no_tables(e.into()))?;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
     bind(&socket, &SocketAddrNetlink::new(0, 0))?;
     let own = SocketAddrNetlink::try_from(getsockname(&socket)?)?.pid();
-    send(&socket, &batch(device, own, host), SendFlags::empty())?;
+    send(&socket, &batch(what, own, chains), SendFlags::empty())?;
     // The kernel has worked when `send` returns, and answers only what it refuses.
     let mut answer = [0u8; 512];
     loop {
@@ -98,7 +114,7 @@ pub(crate) fn protect(device: &str, host: &HostSide) -> io::Result<OwnedFd> {
             Err(e) => return Err(e.into()),
             Ok((len, _)) => {
                 if let Some(errno) = refusal(&answer[..len.min(answer.len())]) {
-                    return Err(no_tables(io::Error::from_raw_os_error(errno)));
+                    return Err(io::Error::from_raw_os_error(errno));
                 }
             }
         }
@@ -112,19 +128,18 @@ fn refusal(answer: &[u8]) -> Option<i32> {
     (i32::from(kind) == libc::NLMSG_ERROR && code != 0).then_some(-code)
 }
 
-/// Returns the messages that make the table of a device. The number of the socket, which nobody else has at the time,
+/// Returns the messages that make the table of something. The number of the socket, which nobody else has at the time,
 /// makes its name unique.
-fn batch(device: &str, own: u32, host: &HostSide) -> Vec<u8> {
-    let table = format!("viaduct-{device}-{own}");
+fn batch(what: &str, own: u32, chains: &[Chain]) -> Vec<u8> {
+    let table = format!("viaduct-{what}-{own}");
     let mut bytes = message(BATCH_BEGIN, 0, SUBSYSTEM, &[]);
     bytes.extend(message(NEW_TABLE, INET, 0, &[text(1, &table), number(2, OWNER)].concat()));
-    let chains = if host.masquerade { way_out(device, host) } else { member(device) };
     for (chain, kind, hook, priority, rules) in chains {
-        let hook = nested(4, &[number(1, hook), number(2, priority)].concat());
+        let hook = nested(4, &[number(1, *hook), number(2, *priority)].concat());
         let attributes = [text(1, &table), text(3, chain), hook, text(7, kind)].concat();
         bytes.extend(message(NEW_CHAIN, INET, 0, &attributes));
         for expressions in rules {
-            let attributes = [text(1, &table), text(2, chain), nested(4, &expressions)].concat();
+            let attributes = [text(1, &table), text(2, chain), nested(4, expressions)].concat();
             bytes.extend(message(NEW_RULE, INET, 0, &attributes));
         }
     }
@@ -196,10 +211,22 @@ fn accept_translated(selected: &[u8]) -> Vec<u8> {
     [selected, &translated.concat()].concat()
 }
 
+/// Returns a rule that drops packets of a protocol to an address of the host.
+fn drop_protocol(addr: IpAddr, protocol: u8) -> Vec<u8> {
+    [to_address(addr), meta(PROTOCOL), equals(&[protocol]), verdict(DROP)].concat()
+}
+
+/// Returns the expressions that select packets to an address.
+fn to_address(addr: IpAddr) -> Vec<u8> {
+    let (family, offset) = if addr.is_ipv4() { (IPV4, 16) } else { (IPV6, 24) };
+    let addr = octets(addr);
+    let loaded = payload(NETWORK_HEADER, offset, addr.len() as u32);
+    [meta(FAMILY), equals(&[family]), loaded, equals(&addr)].concat()
+}
+
 /// Returns a rule that leads a port of the host elsewhere.
 fn forward(forward: &HostForward) -> Vec<u8> {
-    let (family, offset) = if forward.outside.is_ipv4() { (IPV4, 16) } else { (IPV6, 24) };
-    let addr = octets(forward.outside.ip());
+    let family = if forward.outside.is_ipv4() { IPV4 } else { IPV6 };
     let to = [
         number(1, TO_DESTINATION),
         number(2, family.into()),
@@ -209,10 +236,7 @@ fn forward(forward: &HostForward) -> Vec<u8> {
         number(6, SECOND),
     ];
     [
-        meta(FAMILY),
-        equals(&[family]),
-        payload(NETWORK_HEADER, offset, addr.len() as u32),
-        equals(&addr),
+        to_address(forward.outside.ip()),
         meta(PROTOCOL),
         equals(&[forward.protocol]),
         payload(TRANSPORT_HEADER, 2, 2),

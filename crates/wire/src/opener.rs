@@ -2,10 +2,12 @@
 
 use crate::device::Link;
 use crate::packet::socket;
+use crate::shared::{self, TunnelTraffic};
 use crate::tap::{TapPort, attach, host};
 use crate::xdp::{Attachment, XdpError, XdpProgram, XdpSocket};
 use crate::{netlink, sys};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -44,11 +46,26 @@ pub trait Opener: Send + Sync {
     /// If the device no longer exists.
     fn tap_carrier(&self, tap: BorrowedFd<'_>, up: bool) -> io::Result<()>;
 
-    /// Opens packet sockets on the interface with this index. The kernel spreads received frames over them by flow.
+    /// Opens packet sockets on the interface with this index, for all frames or for tunnel packets alone. The kernel
+    /// spreads received frames over them by flow.
     ///
     /// # Errors
     /// If there is no such interface, or permission is missing (CAP_NET_RAW).
-    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>>;
+    fn packet(&self, index: i32, sockets: u16, tunnels: Option<&TunnelTraffic>) -> io::Result<Vec<OwnedFd>>;
+
+    /// Keeps the kernel from answering tunnel packets, as long as the descriptors are open.
+    ///
+    /// # Errors
+    /// If the kernel lacks an address of the tunnels, somebody else has one of their ports, or permission is missing
+    /// (CAP_NET_ADMIN).
+    fn silence(&self, tunnels: &TunnelTraffic) -> io::Result<Vec<OwnedFd>>;
+
+    /// Has the kernel find out the link-layer addresses of neighbours, or whether they are still right: pairs of a
+    /// device's index and an address.
+    ///
+    /// # Errors
+    /// If there is no such device, or permission is missing (CAP_NET_ADMIN).
+    fn seek(&self, neighbours: &[(i32, IpAddr)]) -> io::Result<()>;
 
     /// Opens an AF_XDP socket that is not bound yet, with memory for its frames.
     ///
@@ -124,11 +141,19 @@ impl Opener for Here {
         attach::set_carrier(tap, up)
     }
 
-    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
+    fn packet(&self, index: i32, sockets: u16, tunnels: Option<&TunnelTraffic>) -> io::Result<Vec<OwnedFd>> {
         if usize::from(sockets) > MAX_QUEUES {
             return Err(sys::invalid("more sockets than there are cores"));
         }
-        socket::open(index, sockets)
+        socket::open(index, sockets, tunnels)
+    }
+
+    fn silence(&self, tunnels: &TunnelTraffic) -> io::Result<Vec<OwnedFd>> {
+        shared::silence(tunnels)
+    }
+
+    fn seek(&self, neighbours: &[(i32, IpAddr)]) -> io::Result<()> {
+        neighbours.iter().try_for_each(|&(device, addr)| netlink::seek(device, addr))
     }
 
     fn xdp_socket(&self) -> io::Result<XdpSocket> {

@@ -73,6 +73,17 @@ pub(crate) fn set<T: Plain>(
     check(result).map(drop)
 }
 
+/// Returns a step of a packet filter (classic BPF) that goes nowhere else.
+pub(crate) const fn filter_step(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+/// Lets a socket receive only what a filter passes.
+pub(crate) fn attach_filter(fd: BorrowedFd<'_>, filter: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
 /// Reads a socket option. If the kernel writes fewer bytes than `T` has, the rest is zero.
 pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
     let mut len = size_of::<T>() as libc::socklen_t;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use wire::{Error, PacketPort, here, open_packet};
 
 fn open(device: &str, queues: u16) -> Opened {
-    open_packet(&PacketPort { device: device.into(), queues }, &here()).unwrap()
+    open_packet(&PacketPort { device: device.into(), queues, tunnels: None }, &here()).unwrap()
 }
 
 /// Opens packet sockets at the far end of the pair.
@@ -302,6 +302,7 @@ fn exchange(here: &mut Opened, net: &Net) {
 #[test]
 fn a_device_that_is_not_there_is_named() {
     isolate();
-    let error = open_packet(&PacketPort { device: "nope0".into(), queues: 1 }, &here()).err().unwrap();
+    let error =
+        open_packet(&PacketPort { device: "nope0".into(), queues: 1, tunnels: None }, &here()).err().unwrap();
     assert!(matches!(&error, Error::System { device, .. } if device == "nope0"), "{error}");
 }

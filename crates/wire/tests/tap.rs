@@ -72,7 +72,7 @@ fn a_tap_takes_another_mac_mtu_and_link_where_it_is() {
     eventually("the tap is here again", || {
         rx[0].poll(&mut burst, 1 << 20);
         rx[0].release(&mut burst);
-        open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).is_ok()
+        open_packet(&PacketPort { device: "ta".into(), queues: 1, tunnels: None }, &here()).is_ok()
     });
     eventually("it has no link", || shown() == (MAC, 1300, false));
 }
@@ -155,7 +155,7 @@ fn a_container_talks_to_a_wire() {
     let tap = open("ta", 1);
     let container = plug("ta", "10.0.0.1/24");
     let outside = veth("wa", &["10.0.0.2/24"]);
-    let wire = open_packet(&PacketPort { device: "wa".into(), queues: 1 }, &here()).unwrap();
+    let wire = open_packet(&PacketPort { device: "wa".into(), queues: 1, tunnels: None }, &here()).unwrap();
     let _bridge = Bridge::new(tap, wire);
     tcp_echo(&container, &outside, "10.0.0.2", 4 << 20);
     tcp_echo(&outside, &container, "10.0.0.1", 4 << 20);
@@ -165,7 +165,8 @@ fn a_container_talks_to_a_wire() {
 fn frames_pass_unchanged_and_tags_stay() {
     isolate();
     let mut tap = open("ta", 1);
-    let mut kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).unwrap();
+    let mut kernel =
+        open_packet(&PacketPort { device: "ta".into(), queues: 1, tunnels: None }, &here()).unwrap();
     let mut tagged = frame(b"tagged");
     tagged.splice(12..12, [0x81, 0x00, 0xe0, 0x07]);
     for sent in [frame(b"plain"), tagged] {
@@ -195,7 +196,7 @@ fn status_follows_the_device_to_another_namespace() {
 fn what_the_kernel_refuses_or_drops_is_counted() {
     isolate();
     let tap = open("ta", 1);
-    let kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).unwrap();
+    let kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1, tunnels: None }, &here()).unwrap();
     eventually("the device's queue overflows", || {
         for _ in 0..100 {
             let _ = send(&*kernel.tx[0], &frame(b"more"), Offload::default());
@@ -218,7 +219,7 @@ fn a_deleted_tap_comes_back() {
     eventually("the tap is here again", || {
         tap.rx.iter_mut().for_each(|rx| _ = rx.poll(&mut burst, 1 << 20));
         tap.rx.iter_mut().for_each(|rx| rx.release(&mut burst));
-        kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here()).ok();
+        kernel = open_packet(&PacketPort { device: "ta".into(), queues: 1, tunnels: None }, &here()).ok();
         kernel.is_some() && tap.port.status().up
     });
     let kernel = kernel.unwrap();
@@ -236,7 +237,7 @@ fn a_tap_goes_with_its_port() {
     drop(open("ta", 2));
     // A command that another test is starting may hold the descriptors a moment longer.
     eventually("the tap is gone", || {
-        let gone = open_packet(&PacketPort { device: "ta".into(), queues: 1 }, &here());
+        let gone = open_packet(&PacketPort { device: "ta".into(), queues: 1, tunnels: None }, &here());
         matches!(gone.err(), Some(Error::System { .. }))
     });
 }

@@ -26,9 +26,11 @@ fn open(device: &str) -> Opened {
 
 /// Opens a packet socket at the far end of the pair.
 fn open_at(net: &Net) -> Opened {
-    net.inside(|| open_packet(&PacketPort { device: "eth0".into(), queues: 1 }, &here()).unwrap())
-        .join()
-        .unwrap()
+    net.inside(|| {
+        open_packet(&PacketPort { device: "eth0".into(), queues: 1, tunnels: None }, &here()).unwrap()
+    })
+    .join()
+    .unwrap()
 }
 
 /// Makes a veth pair whose far end completes its checksums.
@@ -292,8 +294,21 @@ impl Opener for Heir {
         here().tap_carrier(tap, up)
     }
 
-    fn packet(&self, index: i32, sockets: u16) -> io::Result<Vec<OwnedFd>> {
-        here().packet(index, sockets)
+    fn packet(
+        &self,
+        index: i32,
+        sockets: u16,
+        tunnels: Option<&wire::TunnelTraffic>,
+    ) -> io::Result<Vec<OwnedFd>> {
+        here().packet(index, sockets, tunnels)
+    }
+
+    fn silence(&self, tunnels: &wire::TunnelTraffic) -> io::Result<Vec<OwnedFd>> {
+        here().silence(tunnels)
+    }
+
+    fn seek(&self, neighbours: &[(i32, std::net::IpAddr)]) -> io::Result<()> {
+        here().seek(neighbours)
     }
 
     fn xdp_socket(&self) -> io::Result<XdpSocket> {

@@ -111,6 +111,9 @@ pub struct Wire {
     /// vxlan, geneve: network identifier.
     #[prost(uint32, optional, tag = "9")]
     pub vni: ::core::option::Option<u32>,
+    /// af-packet: addresses, ARP, routes and TCP stay the kernel's; Viaduct takes tunnel packets alone.
+    #[prost(bool, optional, tag = "10")]
+    pub shared: ::core::option::Option<bool>,
 }
 /// A tenant network.
 #[allow(clippy::all)]

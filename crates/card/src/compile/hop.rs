@@ -71,7 +71,8 @@ impl<T: Lookup> Compiler<'_, T> {
     fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
         let encapsulation = encapsulation(tunnel.kind)?;
         let network = self.tables.network(vrf)?;
-        let path = underlay_path(self.tables, tunnel.remote).filter(|path| path.dont_fragment)?;
+        let path = underlay_path(self.tables, tunnel.remote, 0)?;
+        let path = Some(path).filter(|path| path.dont_fragment && path.kernels.is_none())?;
         let at = self.attached(path.wire.id)?;
         let neighbour = self.tables.neighbour(path.scope(), path.hop)?;
         let id_bits = if tunnel.kind == TunnelKind::Vxlan { 24 } else { 20 };

@@ -107,7 +107,8 @@ impl Configured {
             Change::DelRule { vrf, .. } => {
                 touched.bump.insert(*vrf);
             }
-            Change::PutMeter(..) | Change::DelMeter(_) => {}
+            // The card has no tunnels by wires that the kernel keeps.
+            Change::PutMeter(..) | Change::DelMeter(_) | Change::PutPaths { .. } => {}
         }
     }
 

@@ -130,6 +130,11 @@ impl<'a> Checker<'a, '_> {
     }
 
     fn wire_object(&mut self, wire: &Wire) {
+        if wire.shared && self.index.tunnel_sources().iter().all(|source| self.is_of_wire(*source)) {
+            let message = "a `shared` wire needs `tunnel_source` in [host]: an address of the kernel, from which tunnel \
+                           packets leave";
+            self.problem("shared", message.to_owned());
+        }
         let Some(tunnel) = wire.tunnel() else { return };
         self.tunnel("remote", tunnel.remote);
         let Some(most) = self.index.underlay().map(|wire| wire.mtu).max() else { return };
@@ -166,6 +171,13 @@ impl<'a> Checker<'a, '_> {
         if wire.is_some_and(|wire| wire.mode == Mode::Ovs) {
             let message =
                 format!("an Open vSwitch decides about wire \"{name}\" (mode = \"ovs\"); name another");
+            self.problem("wire", message);
+        }
+        if wire.is_some_and(|wire| wire.shared) {
+            let message = format!(
+                "the kernel keeps wire \"{name}\" (shared = true), which takes tunnel packets alone; name another, or \
+                 reach other hosts by tunnels"
+            );
             self.problem("wire", message);
         }
         if let Some(wire) = wire
@@ -322,14 +334,18 @@ impl<'a> Checker<'a, '_> {
             self.problem(key, message);
             return;
         };
-        let local =
-            |addr| self.index.wires().iter().any(|w| w.addresses.iter().any(|net| net.addr() == addr));
-        if !local(*source) {
+        // The kernel has the addresses of a shared wire.
+        if !self.is_of_wire(*source) && !self.index.wires().iter().any(|wire| wire.shared) {
             self.problem(key, format!("`tunnel_source` {source} is no wire's address; add it to a [[wire]]"));
         }
-        if local(remote) {
+        if self.is_of_wire(remote) || *source == remote {
             self.problem(key, format!("{remote} is this host; a tunnel leads to another"));
         }
+    }
+
+    /// Returns whether a wire has an address.
+    fn is_of_wire(&self, addr: IpAddr) -> bool {
+        self.index.wires().iter().any(|wire| wire.addresses.iter().any(|net| net.addr() == addr))
     }
 
     fn route(&mut self, route: &Route) {

@@ -142,6 +142,9 @@ pub struct Wire {
     pub gateway: Vec<IpAddr>,
     /// Largest IP packet, bytes.
     pub mtu: u16,
+    /// Whether addresses, ARP, routes and TCP stay the kernel's; Viaduct takes tunnel packets alone.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 impl Wire {
@@ -225,6 +228,7 @@ impl Wire {
             _ => {}
         }
         check_gateways(&r, &addresses, &gateway);
+        let shared = r.get("shared").unwrap_or_default();
         let way = || match driver? {
             Driver::AfPacket => device.map(Way::AfPacket),
             Driver::AfXdp => device.map(Way::AfXdp),
@@ -233,10 +237,36 @@ impl Wire {
             Driver::Vxlan => Some(Way::Vxlan { remote: remote?, vni: vni? }),
             Driver::Geneve => Some(Way::Geneve { remote: remote?, vni: vni? }),
         };
-        let read = || Some(Self { name: name?, mode, way: way()?, addresses, gateway, mtu });
+        let read = || Some(Self { name: name?, mode, way: way()?, addresses, gateway, mtu, shared });
         let wire = read();
         wire.iter().for_each(|wire| mode::check_wire(wire, &r));
+        wire.iter().filter(|wire| wire.shared).for_each(|wire| check_shared(wire, &r));
         (wire, r.finish())
+    }
+}
+
+/// Checks that a wire which the kernel keeps has nothing of which the kernel decides.
+fn check_shared(wire: &Wire, r: &Reader<'_>) {
+    if !matches!(wire.way, Way::AfPacket(_)) {
+        r.problem(
+            Some("shared"),
+            "the kernel keeps network devices: a `shared` wire has driver = \"af-packet\"",
+        );
+    }
+    if wire.mode != Mode::default() {
+        r.problem(
+            Some("shared"),
+            "an Open vSwitch takes all packets of its wire, so that it can't be `shared`",
+        );
+    }
+    for (key, used) in [("addresses", !wire.addresses.is_empty()), ("gateway", !wire.gateway.is_empty())] {
+        if used {
+            let message = format!(
+                "a `shared` wire has the kernel's addresses and routes; leave `{key}` out, and name the address for \
+                 tunnels in `tunnel_source` of [host]"
+            );
+            r.problem(Some(key), message);
+        }
     }
 }
 

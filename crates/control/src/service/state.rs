@@ -53,6 +53,12 @@ pub(super) fn status(core: &Core) -> v1::StatusReply {
                     .into_iter()
                     .map(|(object, message)| v1::Warning { object, message }),
             )
+            .chain(
+                core.ports()
+                    .underlay_problems()
+                    .into_iter()
+                    .map(|(object, message)| v1::Warning { object, message }),
+            )
             .chain(silent_peers(core))
             .collect(),
         sandbox: None,

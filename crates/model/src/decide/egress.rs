@@ -155,7 +155,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 self.onto(frame, base, wire, vlan)
             }
             Exit::Tunnel(tunnel) => {
-                let path = self.path(tunnel.remote)?;
+                let path = self.path(tunnel.remote, frame.entropy())?;
                 let inner = match (&base.ethernet, tunnel.kind) {
                     (_, TunnelKind::MplsUdp | TunnelKind::MplsGre) => 0,
                     (Some(_), TunnelKind::Vxlan | TunnelKind::Geneve) => proto::ETHERNET_LEN,
@@ -231,14 +231,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
         tunnel: &Tunnel,
         tos: u8,
     ) -> Result<Forward, Stop> {
-        let path = self.path(tunnel.remote)?;
-        let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
+        let entropy = frame.entropy();
+        let path = self.path(tunnel.remote, entropy)?;
+        let dst_mac = self.hop_mac(&path).map_err(|stop| match stop {
             // A bridge is no router: it informs no senders.
             Stop::Refuse(_, reason) if base.ttl_decrement == 0 => reason.into(),
             stop => stop,
         })?;
         let tos = tos & !packet::ecn::ECN_MASK | ecn_encap(tos);
-        let encap = path.encap(tunnel, dst_mac, frame.entropy(), tos);
+        let encap = path.encap(tunnel, dst_mac, entropy, tos);
         Ok(Forward { port: path.wire.id, encap: Some(encap), ..base })
     }
 

@@ -10,7 +10,7 @@ use super::{Frame, Origin, Outcome, Stop, Walk};
 use crate::routing::is_router_anycast;
 use crate::{
     BridgeTarget, DropReason, GATEWAY_MAC, Lookup, NeighbourFound, NeighbourScope, Nexthop, Reply, ReplyKind,
-    RouteEntry, Verdict,
+    RouteEntry, UnderlayPath, Verdict,
 };
 use packet::{Ethernet, Headers, IcmpError, L3, Mac};
 use std::net::{IpAddr, Ipv6Addr};
@@ -236,6 +236,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
             && (underlay || mac != GATEWAY_MAC)
         {
             self.effects.neighbour = Some(NeighbourFound { scope, addr: message.sender, mac });
+        }
+    }
+
+    /// Returns the MAC of the next hop on the path to a remote. The kernel asks for neighbours of its wires: if it has no
+    /// MAC, the packet does not wait.
+    pub(super) fn hop_mac(&self, path: &UnderlayPath<'_>) -> Result<Mac, Stop> {
+        match path.kernels {
+            None => self.neighbour_mac(path.scope(), path.hop),
+            Some(of) => of.mac.ok_or(Stop::Refuse(IcmpError::HostUnreachable, DropReason::NoNeighbour)),
         }
     }
 

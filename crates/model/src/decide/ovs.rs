@@ -191,8 +191,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// Sends the output of a tunnel's port by a wire, in the tunnel.
     fn through_tunnel(&mut self, mut output: Output, tunnel: &crate::Tunnel) -> Result<Output, Stop> {
-        let path = self.path(tunnel.remote)?;
-        let dst_mac = self.neighbour_mac(path.scope(), path.hop).map_err(|stop| match stop {
+        let path = self.path(tunnel.remote, entropy_of(&self.packet.headers))?;
+        let dst_mac = self.hop_mac(&path).map_err(|stop| match stop {
             Stop::Refuse(_, reason) => reason.into(),
             stop => stop,
         })?;

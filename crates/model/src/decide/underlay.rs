@@ -23,9 +23,9 @@ const fn is_tunnel_port(port: u16) -> bool {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Returns the path to a remote.
-    pub(super) fn path(&self, remote: IpAddr) -> Result<UnderlayPath<'a>, DropReason> {
-        underlay_path(self.tables, remote).ok_or(DropReason::NoUnderlay)
+    /// Returns the path to a remote for a flow with this entropy.
+    pub(super) fn path(&self, remote: IpAddr, entropy: u32) -> Result<UnderlayPath<'a>, DropReason> {
+        underlay_path(self.tables, remote, entropy).ok_or(DropReason::NoUnderlay)
     }
 
     /// Returns the MTU that an ICMP error to this host reports for the path to a remote, if that is less than
@@ -56,7 +56,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             _ => refused.protocol == proto::GRE,
         };
         let is_whole = refused.fragment == Fragment::Whole && refused.dont_fragment;
-        let path = self.path(refused.dst).ok().filter(|path| path.src == refused.src)?;
+        let path = self.path(refused.dst, 0).ok().filter(|path| path.src == refused.src)?;
         let known = self.tables.path_mtu(refused.dst).unwrap_or(path.wire.mtu);
         let is_ours = is_tunnel && is_whole && refused.src == ip.dst && self.is_remote(refused.dst);
         let is_less = mtu < known && u32::from(mtu) < refused.len;

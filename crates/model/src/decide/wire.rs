@@ -14,6 +14,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn wire(&mut self, vif: &'a Vif) -> Outcome {
         let wire = vif.wire.as_ref().ok_or(DropReason::NotForUs)?;
         let eth = self.packet.headers.eth.as_ref().ok_or(DropReason::EthernetTruncated)?;
+        if wire.shared {
+            return self.kernels_frame(vif, eth);
+        }
         let attached = |vlan| wire.networks.iter().find(|(id, _)| *id == vlan).map(|(_, vrf)| *vrf);
         let tag = eth.tags.first().filter(|tag| !tag.is_priority());
         let foreign_tags = foreign_tags(&self.packet.headers, tag.is_some().into());
@@ -42,6 +45,19 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let origin = Origin::Attached { wire: vif, vlan };
         let frame = Frame { headers, end: self.packet.len as usize, origin, network, tos, foreign_tags };
         self.tenant(&frame)
+    }
+
+    /// Handles a frame of a wire that the kernel keeps. Tunnel packets to this host are ours, and what routers say about
+    /// such packets; the kernel has and answers all others.
+    fn kernels_frame(&mut self, vif: &'a Vif, eth: &Ethernet) -> Outcome {
+        let is_tagged = eth.tags.iter().any(|tag| !tag.is_priority());
+        match self.packet.headers.ip() {
+            Some(ip) if !is_tagged && vif.mac == Some(eth.dst) && self.is_ours(ip.dst) => {
+                let ip = *ip;
+                self.host(vif, eth, &ip)
+            }
+            _ => Err(DropReason::NotForUs.into()),
+        }
     }
 
     /// Handles a frame of the underlay. Returns `None` if the frame isn't one. With `shared`, an untagged
@@ -134,10 +150,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
             self.effects.path = Some(path);
             return Ok(Verdict::Consumed);
         }
+        let is_kernels = vif.wire.as_ref().is_some_and(|wire| wire.shared);
         let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
         match headers.l4 {
             L4::Icmp { kind, .. }
-                if kind == echo && ip.fragment == Fragment::Whole && self.is_right(headers)? =>
+                if kind == echo
+                    && !is_kernels
+                    && ip.fragment == Fragment::Whole
+                    && self.is_right(headers)? =>
             {
                 let forward = turned(vif, headers.l3_at, eth, eth.dst);
                 let kind = ReplyKind::Echo { src: ip.dst };

@@ -2,8 +2,8 @@
 
 use super::words::{Names, action};
 use crate::{
-    Action, BridgeEntry, BridgeTarget, Endpoint, FlowKey, FlowState, FragmentKey, NeighbourScope, Nexthop,
-    NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, Tunnel, VifId, VifKind, Vrf, ovs,
+    Action, BridgeEntry, BridgeTarget, Endpoint, FlowKey, FlowState, FragmentKey, KernelPath, NeighbourScope,
+    Nexthop, NexthopId, RouteEntry, RuleMatch, RuleQuery, Transport, Tunnel, VifId, VifKind, Vrf, ovs,
 };
 use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
@@ -36,6 +36,8 @@ pub enum Step {
     Neighbour { scope: NeighbourScope, addr: IpAddr, found: Option<Mac> },
     /// A neighbour that does not answer.
     Unreachable { scope: NeighbourScope, addr: IpAddr },
+    /// The kernel's paths to a tunnel's remote, on wires that it keeps.
+    KernelPaths { remote: IpAddr, found: Vec<KernelPath> },
     /// A path's MTU, bytes.
     Path { remote: IpAddr, found: Option<u16> },
     /// The floating address of an inside one.
@@ -57,7 +59,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns the name of the table: `bridge`, `flow`, `fragment`, `guest`, `mpls`, `nat`, `neighbour`,
+    /// Returns the name of the table: `bridge`, `flow`, `fragment`, `guest`, `kernel`, `mpls`, `nat`, `neighbour`,
     /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `shape`, `tunnel`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
@@ -73,6 +75,7 @@ impl Step {
             Self::Vxlan { .. } => "vxlan",
             Self::Tunnel { .. } => "tunnel",
             Self::Neighbour { .. } | Self::Unreachable { .. } => "neighbour",
+            Self::KernelPaths { .. } => "kernel",
             Self::Path { .. } => "path",
             Self::FloatingOf { .. } | Self::InsideOf { .. } => "nat",
             Self::Rules { .. } | Self::Default { .. } => "rule",
@@ -120,7 +123,7 @@ impl Step {
                 NeighbourScope::Wire(id) => format!("{} {addr}", names.vif(*id)),
                 NeighbourScope::Network(vrf) => format!("{} {addr}", network(vrf)),
             },
-            Self::Path { remote, .. } => remote.to_string(),
+            Self::KernelPaths { remote, .. } | Self::Path { remote, .. } => remote.to_string(),
             Self::FloatingOf { vrf, inside, outside_vrf, .. } => {
                 format!("{} {inside} in {}", network(vrf), network(outside_vrf))
             }
@@ -160,6 +163,11 @@ impl Step {
             Self::Tunnel { found, .. } => names.vif(*found),
             Self::Neighbour { found, .. } => (*found)?.to_string(),
             Self::Unreachable { .. } => "does not answer".to_owned(),
+            Self::KernelPaths { found, .. } if found.is_empty() => return None,
+            Self::KernelPaths { found, .. } => {
+                let paths: Vec<_> = found.iter().map(|path| leads(path, names)).collect();
+                paths.join(", ")
+            }
             Self::Path { found, .. } => format!("mtu {}", (*found)?),
             Self::FloatingOf { found, .. } => (*found)?.to_string(),
             Self::InsideOf { found, .. } => {
@@ -201,6 +209,13 @@ fn routed(addr: IpAddr, route: RouteEntry) -> String {
     let prefix = ipnet::IpNet::new(addr, route.prefix_len).map(|prefix| prefix.trunc());
     let prefix = prefix.map_or_else(|_| addr.to_string(), |prefix| prefix.to_string());
     format!("{prefix} to nexthop {}", route.nexthop)
+}
+
+fn leads(path: &KernelPath, names: &dyn Names) -> String {
+    let KernelPath { wire, hop, mac, weight } = path;
+    let mac = mac.map_or_else(|| "not found".to_owned(), |mac| mac.to_string());
+    let weight = if *weight > 1 { format!(" weight {weight}") } else { String::new() };
+    format!("{hop} ({mac}) by {}{weight}", names.vif(*wire))
 }
 
 /// Returns the kind of an interface, as configurations call it.

@@ -70,6 +70,8 @@ impl Tables {
                 let key = key.ok_or_else(|| ApplyError::Missing(format!("rule {id} of network {vrf}")))?;
                 self.rules.remove(&key);
             }
+            Change::PutPaths { remote, paths } if paths.is_empty() => drop(self.kernel_paths.remove(&remote)),
+            Change::PutPaths { remote, paths } => put(&mut self.kernel_paths, remote, paths),
         }
         Ok(())
     }

@@ -3,9 +3,10 @@
 use super::Step;
 use super::ovs::Flows;
 use crate::{
-    Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Learn, MeterConfig,
-    MeterId, Midstream, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId, PathMtu,
-    PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, KernelPath, L2Gateway, Learn,
+    MeterConfig, MeterId, Midstream, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId,
+    PathMtu, PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
+    WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -18,7 +19,7 @@ use std::str::FromStr;
 ///
 /// ```text
 /// host ADDR... [peer PREFIX]...
-/// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down]
+/// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down] [shared]
 /// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 ///         [l2-gateway here|elsewhere] [no-midstream|reverse-midstream] [asymmetric] [mss-clamp] [routed-outside] [dhcp] [ra] [dns]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
@@ -37,6 +38,7 @@ use std::str::FromStr;
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
+/// kernel ADDR [WIRE ADDR MAC|unknown [weight N]]...    (the kernel's paths to a remote)
 /// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs, and its OVS side,
 ///                                                          `NAME:ovs`)
 /// ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]          (the port of a tunnel; the same)
@@ -105,6 +107,7 @@ impl Setup {
             "neighbour" => self.neighbour(&mut words)?,
             "learned" => self.learned(&mut words)?,
             "path" => self.path(&mut words)?,
+            "kernel" => self.kernel_paths(&mut words)?,
             "ovs" => self.ovs_port(&mut words)?,
             "ovs-tunnel" => self.ovs_tunnel(&mut words)?,
             "flow" => self.flow(&mut words)?,
@@ -238,6 +241,22 @@ impl Setup {
         Ok(())
     }
 
+    fn kernel_paths(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let remote = value(words)?;
+        let mut paths: Vec<KernelPath> = Vec::new();
+        while words.peek().is_some() {
+            if words.next_if_eq(&"weight").is_some() {
+                paths.last_mut().ok_or("a weight of no path")?.weight = value(words)?;
+                continue;
+            }
+            let (wire, hop) = (self.vif(words)?, value(words)?);
+            let mac = if words.next_if_eq(&"unknown").is_some() { None } else { Some(value(words)?) };
+            paths.push(KernelPath { wire, hop, mac, weight: 1 });
+        }
+        self.changes.push(Change::PutPaths { remote, paths: paths.into() });
+        Ok(())
+    }
+
     fn remote_mirror(&mut self, words: &mut Words<'_>) -> Result<(), String> {
         let name: String = value(words)?;
         let (id, kind) = (self.vif_id(&name), TunnelKind::Vxlan);
@@ -258,6 +277,7 @@ impl Setup {
                 "address" => attributes.addresses.push(value(words)?),
                 "gateway" => attributes.gateways.push(value(words)?),
                 "down" => attributes.is_down = true,
+                "shared" => attributes.shared = true,
                 other => return Err(format!("'{other}' is not understood")),
             }
         }

@@ -156,6 +156,9 @@ pub struct WireArgs {
     /// Who decides about its packets: vrouter (Viaduct, the default) or ovs (an Open vSwitch)
     #[arg(long, add = ArgValueCandidates::new(complete::modes))]
     pub mode: Option<String>,
+    /// af-packet: leave addresses, ARP, routes and TCP to the kernel, and take tunnel packets alone
+    #[arg(long)]
+    pub shared: bool,
 }
 
 #[derive(Args)]

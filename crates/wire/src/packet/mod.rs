@@ -1,6 +1,7 @@
 //! Packet sockets: for any network device; the kernel makes one or two copies; offloads are passed on unfinished.
 
 mod datagram;
+mod filter;
 mod join;
 mod rx;
 pub(crate) mod socket;
@@ -13,6 +14,7 @@ use crate::device::{Device, Link};
 use crate::error::{Context, Error};
 use crate::events::Events;
 use crate::opener::Opener;
+use crate::shared::TunnelTraffic;
 use crate::state::{Current, State};
 use crate::watch::Watch;
 use mem::{Lease, Opened, Port, PortStatus, RxQueue, TxQueue};
@@ -28,6 +30,8 @@ pub struct PacketPort {
     pub device: String,
     /// Number of queue pairs, at least 1. The kernel spreads received frames over them by flow.
     pub queues: u16,
+    /// The packets that are taken if the kernel keeps the device, and otherwise all.
+    pub tunnels: Option<TunnelTraffic>,
 }
 
 /// One queue pair: its current socket, and the event on which its worker sleeps.
@@ -40,11 +44,15 @@ struct Packet {
     device: Arc<Device>,
     state: Arc<State>,
     queues: Arc<[Queue]>,
+    /// The sockets that keep the kernel from answering tunnel packets ([`Opener::silence`]).
+    silent: Vec<OwnedFd>,
     _watch: Watch,
 }
 
 /// Opens packet sockets on a device. They receive every frame that arrives there, to whatever address, in parallel to
 /// the kernel's own stack, and no frame that leaves.
+///
+/// If the kernel keeps the device, they receive tunnel packets to this host alone, and the kernel does not answer those.
 ///
 /// The device may go down, disappear and come back under its name; meanwhile the port is down.
 ///
@@ -55,7 +63,13 @@ pub fn open_packet(port: &PacketPort, opener: &Arc<dyn Opener>) -> Result<Opened
     let name = port.device.as_str();
     let device = Arc::new(Device::new(name).context(name, "use this device name")?);
     let link = device.link().context(name, "find the device")?;
-    let sockets = opener.packet(link.index, port.queues.max(1)).context(name, "open a packet socket")?;
+    let tunnels = port.tunnels.as_ref();
+    let sockets =
+        opener.packet(link.index, port.queues.max(1), tunnels).context(name, "open a packet socket")?;
+    let silent = match tunnels {
+        Some(tunnels) => opener.silence(tunnels).context(name, "take tunnel packets from the kernel")?,
+        None => Vec::new(),
+    };
     let state = Arc::new(State::default());
     state.set_mtu(link.mtu);
     state.set_up(link.up);
@@ -75,23 +89,24 @@ pub fn open_packet(port: &PacketPort, opener: &Arc<dyn Opener>) -> Result<Opened
         let sender = Sender::new(&queues[i].socket, state.clone()).context(name, "map memory")?;
         tx.push(Arc::new(PacketTx { queues: queues.clone(), index: i, sender: Lease::new(sender) }));
     }
-    let changed = follow((name.to_owned(), opener.clone()), link.index, queues.clone(), state.clone());
+    let changed = follow((port.clone(), opener.clone()), link.index, queues.clone(), state.clone());
     let watch = Watch::start(device.clone(), changed).context(name, "watch the device")?;
-    Ok(Opened { port: Arc::new(Packet { device, state, queues, _watch: watch }), rx, tx })
+    Ok(Opened { port: Arc::new(Packet { device, state, queues, silent, _watch: watch }), rx, tx })
 }
 
 /// Keeps the port's state equal to the device's, and opens new sockets when the device comes back: a packet socket
 /// stays bound to the old interface index.
 fn follow(
-    (name, opener): (String, Arc<dyn Opener>),
+    (port, opener): (PacketPort, Arc<dyn Opener>),
     mut index: i32,
     queues: Arc<[Queue]>,
     state: Arc<State>,
 ) -> impl FnMut(Option<Link>) + Send + 'static {
     move |link| {
+        let name = &port.device;
         if let Some(link) = link.filter(|link| link.index != index) {
             match opener
-                .packet(link.index, queues.len() as u16)
+                .packet(link.index, queues.len() as u16, port.tunnels.as_ref())
                 .and_then(|sockets| replace(&queues, sockets, &state))
             {
                 Ok(()) => {
@@ -145,6 +160,7 @@ impl Port for Packet {
     }
 
     fn share(&self) -> io::Result<Vec<OwnedFd>> {
-        self.queues.iter().map(|queue| queue.socket.get().try_clone()).collect()
+        let sockets = self.queues.iter().map(|queue| queue.socket.get().try_clone());
+        sockets.chain(self.silent.iter().map(OwnedFd::try_clone)).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Opening packet sockets on an interface.
 
+use super::filter;
+use crate::shared::TunnelTraffic;
 use crate::sys::{self, get, set};
 use rustix::net::{AddressFamily, SocketType};
 use std::io;
@@ -12,11 +14,12 @@ const BUFFER: libc::c_int = 4 << 20;
 /// All protocols, in network byte order as the kernel requires.
 const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-/// Opens `count` sockets on the interface `index`. The kernel spreads received frames over them by flow.
-pub(crate) fn open(index: i32, count: u16) -> io::Result<Vec<OwnedFd>> {
+/// Opens `count` sockets on the interface `index`, for all frames or for tunnel packets alone. The kernel spreads received
+/// frames over them by flow.
+pub(crate) fn open(index: i32, count: u16, tunnels: Option<&TunnelTraffic>) -> io::Result<Vec<OwnedFd>> {
     let mut sockets: Vec<OwnedFd> = Vec::with_capacity(count.into());
     for _ in 0..count {
-        let socket = open_one(index, count > 1)?;
+        let socket = open_one(index, count > 1, tunnels)?;
         if count > 1 {
             join_fanout(socket.as_fd(), sockets.first().map(AsFd::as_fd))?;
         }
@@ -31,15 +34,17 @@ pub(crate) fn take_drops(socket: BorrowedFd<'_>) -> usize {
         .map_or(0, |stats| stats.tp_drops as usize)
 }
 
-fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
+fn open_one(index: i32, several: bool, tunnels: Option<&TunnelTraffic>) -> io::Result<OwnedFd> {
     // No protocol yet: otherwise it would collect frames of all devices until it is bound.
     let socket = sys::socket(AddressFamily::PACKET, SocketType::RAW)?;
     let fd = socket.as_fd();
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_AUXDATA, libc::PACKET_IGNORE_OUTGOING] {
         set(fd, libc::SOL_PACKET, option, &1)?;
     }
-    if shared {
-        ignore_outgoing(fd)?;
+    match tunnels {
+        Some(traffic) => sys::attach_filter(fd, &mut filter::program(traffic))?,
+        None if several => ignore_outgoing(fd)?,
+        None => {}
     }
     // PACKET_QDISC_BYPASS stays off: with it, the kernel drops large segments that the device can't take instead of
     // segmenting them.
@@ -47,7 +52,9 @@ fn open_one(index: i32, shared: bool) -> io::Result<OwnedFd> {
     {
         set(fd, libc::SOL_SOCKET, forced, &BUFFER).or_else(|_| set(fd, libc::SOL_SOCKET, polite, &BUFFER))?;
     }
-    receive_all(fd, index)?;
+    if tunnels.is_none() {
+        receive_all(fd, index)?;
+    }
     // SAFETY: zeros are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
@@ -98,6 +105,5 @@ fn ignore_outgoing(socket: BorrowedFd<'_>) -> io::Result<()> {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
     ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    sys::attach_filter(socket, &mut filter)
 }

@@ -289,7 +289,7 @@ impl Ports for FakePorts {
     fn check(&self, spec: &PortSpec) -> Result<(), PortError> {
         let refused = self.log.refused.lock().unwrap();
         match &spec.device {
-            Device::Tap { device, .. } | Device::AfPacket { device } if *device == *refused => {
+            Device::Tap { device, .. } | Device::AfPacket { device, .. } if *device == *refused => {
                 Err("no such luck".into())
             }
             _ => Ok(()),

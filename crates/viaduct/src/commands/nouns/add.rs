@@ -84,6 +84,7 @@ pub fn wire(args: WireArgs) -> Result<Vec<Object>, Failure> {
         gateway: args.gateway,
         mtu: args.mtu,
         mode: args.mode,
+        shared: args.shared.then_some(true),
     })])
 }
 

@@ -1,0 +1,89 @@
+//! Wires and the kernel: what is taken of a wire that the kernel keeps, the remotes whose routes are the kernel's, and the
+//! addresses that it must not have.
+
+use crate::core::View;
+use config::{Host, Index, Kind, Object, Way, Wire};
+use ipnet::IpNet;
+use model::{VifId, VifKind};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+/// The tunnel packets that are taken of a wire that the kernel keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelTraffic {
+    /// Addresses to which they go, at most one per family.
+    pub addresses: Vec<IpAddr>,
+    /// Whether Geneve is used.
+    pub geneve: bool,
+    /// Whether tunnel packets over IPv4 may come in fragments.
+    pub fragments: bool,
+}
+
+impl TunnelTraffic {
+    pub(crate) fn of(host: &Host, index: &Index) -> Self {
+        let geneve = index.wires().iter().any(|wire| matches!(wire.way, Way::Geneve { .. }));
+        Self { addresses: index.tunnel_sources().to_vec(), geneve, fragments: !host.tunnel_df }
+    }
+}
+
+/// Names all that makes it different from other traffic, as ports with equal names are handed over.
+impl fmt::Display for TunnelTraffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+        write!(f, "tunnels to {}", addresses.join(" and "))?;
+        let also = |is, what| if is { what } else { "" };
+        write!(f, "{}{}", also(self.geneve, ", geneve"), also(self.fragments, ", fragments"))
+    }
+}
+
+/// A wire on a network device of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnderlayWire {
+    pub vif: VifId,
+    pub name: String,
+    pub device: String,
+    /// Whether the kernel keeps it.
+    pub shared: bool,
+    /// Addresses that are the wire's own.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Wires and remotes for which the kernel is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Underlay {
+    pub wires: Vec<UnderlayWire>,
+    /// Remotes of tunnels, if the kernel keeps a wire.
+    pub remotes: BTreeSet<IpAddr>,
+    /// Source addresses of tunnels.
+    pub sources: Vec<IpAddr>,
+}
+
+impl Underlay {
+    pub(crate) fn of(view: &View) -> Self {
+        let wires: Vec<_> =
+            view.objects.of_kind(Kind::Wire).filter_map(|owned| of_wire(view, &owned.object)).collect();
+        let sources = view.tables.host.tunnel_source.clone();
+        let is_shared = wires.iter().any(|wire| wire.shared);
+        let remotes = if is_shared { remotes(view) } else { BTreeSet::new() };
+        Self { wires, remotes, sources }
+    }
+}
+
+fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
+    let Object::Wire(wire) = object else { return None };
+    let Wire { name, shared, addresses, .. } = wire;
+    let (device, vif) = (wire.device()?.to_owned(), view.ids.vif(name)?);
+    let addresses = addresses.iter().map(IpNet::addr).collect();
+    Some(UnderlayWire { vif, name: name.clone(), device, shared: *shared, addresses })
+}
+
+/// Returns the other ends of all tunnels in the tables.
+fn remotes(view: &View) -> BTreeSet<IpAddr> {
+    let nexthops = view.tables.nexthops.values().filter_map(model::Nexthop::remote);
+    let ports = view.tables.vifs.values().filter_map(|vif| match &vif.kind {
+        VifKind::Tunnel(tunnel) | VifKind::Mirror(tunnel) => Some(tunnel.remote),
+        _ => None,
+    });
+    nexthops.chain(ports).collect()
+}
