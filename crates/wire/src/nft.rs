@@ -84,14 +84,19 @@ pub(crate) fn protect(device: &str, host: &HostSide) -> io::Result<OwnedFd> {
         .map_err(|e| no_tables("for an interface of the host", &e, "nf_tables and nft_masq"))
 }
 
-/// Makes a rule that drops GRE to these addresses of the host. Returns the socket that owns it.
+/// Makes rules that drop GRE, and UDP to these ports, to these addresses of the host, before the kernel tracks connections:
+/// each source port of a tunnel would be one. Returns the socket that owns them.
 ///
 /// # Errors
 /// As for [`protect`].
-pub(crate) fn drop_gre(addresses: &[IpAddr]) -> io::Result<OwnedFd> {
-    let rules = addresses.iter().map(|addr| drop_protocol(*addr, packet::proto::GRE)).collect();
-    let chains = [("tunnels", "filter", PREROUTING, RAW, rules)];
-    create("tunnels", &chains).map_err(|e| no_tables("against answers to GRE", &e, "nf_tables"))
+pub(crate) fn drop_tunnels(addresses: &[IpAddr], ports: &[u16]) -> io::Result<OwnedFd> {
+    let of = |addr: &IpAddr| {
+        let gre = drop_protocol(*addr, packet::proto::GRE, None);
+        let udp = ports.iter().map(|port| drop_protocol(*addr, packet::proto::UDP, Some(*port)));
+        std::iter::once(gre).chain(udp).collect::<Vec<_>>()
+    };
+    let chains = [("tunnels", "filter", PREROUTING, RAW, addresses.iter().flat_map(of).collect())];
+    create("tunnels", &chains).map_err(|e| no_tables("against tunnel packets", &e, "nf_tables"))
 }
 
 fn no_tables(rules: &str, e: &io::Error, modules: &str) -> io::Error {
@@ -211,9 +216,10 @@ fn accept_translated(selected: &[u8]) -> Vec<u8> {
     [selected, &translated.concat()].concat()
 }
 
-/// Returns a rule that drops packets of a protocol to an address of the host.
-fn drop_protocol(addr: IpAddr, protocol: u8) -> Vec<u8> {
-    [to_address(addr), meta(PROTOCOL), equals(&[protocol]), verdict(DROP)].concat()
+/// Returns a rule that drops packets of a protocol to an address of the host, and with `port` only those to it.
+fn drop_protocol(addr: IpAddr, protocol: u8, port: Option<u16>) -> Vec<u8> {
+    let to = port.map(|port| [payload(TRANSPORT_HEADER, 2, 2), equals(&port.to_be_bytes())].concat());
+    [to_address(addr), meta(PROTOCOL), equals(&[protocol]), to.unwrap_or_default(), verdict(DROP)].concat()
 }
 
 /// Returns the expressions that select packets to an address.

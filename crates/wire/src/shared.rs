@@ -1,4 +1,4 @@
-//! What is done so that the kernel does not answer the tunnel packets of a wire that it keeps.
+//! Keeps the kernel from answering the tunnel packets of a wire that is its own.
 
 use crate::{nft, sys};
 use packet::proto;
@@ -27,14 +27,15 @@ impl TunnelTraffic {
     }
 }
 
-/// Opens sockets on the tunnels' UDP ports, which drop what comes, and has a rule drop GRE. Without them, the kernel
-/// would answer that nobody is there. They end with the descriptors.
+/// Opens sockets on the tunnels' UDP ports, which drop what comes, and has rules drop it before. Without them, the kernel
+/// would track the packets as connections, answer that nobody is there, and give the ports to others. They end with the
+/// descriptors.
 ///
 /// # Errors
 /// If the kernel lacks an address, somebody else has a port, the kernel has no nf_tables, or permission is missing
 /// (CAP_NET_ADMIN).
 pub(crate) fn silence(traffic: &TunnelTraffic) -> io::Result<Vec<OwnedFd>> {
-    let mut silent = vec![nft::drop_gre(&traffic.addresses)?];
+    let mut silent = vec![nft::drop_tunnels(&traffic.addresses, &traffic.ports())?];
     for addr in &traffic.addresses {
         for port in traffic.ports() {
             silent.push(sink(SocketAddr::new(*addr, port))?);
