@@ -73,7 +73,7 @@ fn until(condition: impl Fn() -> bool) {
 /// Returns the shortest time for this many packets, less what may go at once.
 fn shortest(packets: u32, bits_per_second: u64) -> Duration {
     let all = Duration::from_nanos(u64::from(packets) * LEN as u64 * 8 * 1_000_000_000 / bits_per_second);
-    all.saturating_sub(Duration::from_micros(5_500))
+    all.saturating_sub(Duration::from_micros(10_500))
 }
 
 #[test]
