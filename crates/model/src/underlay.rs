@@ -147,7 +147,7 @@ fn by_kernel<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool, entropy: u32)
         let weight = |leaving: &Leaving<'_>| leaving.kernels.map_or(0, |path| u64::from(path.weight.max(1)));
         let total: u64 = usable().map(|leaving| weight(&leaving)).sum();
         // In proportion to the hash, so that most flows stay where they are if one path goes.
-        let mut place = u64::from(entropy) * total >> 32;
+        let mut place = (u64::from(entropy) * total) >> 32;
         usable().find(|leaving| {
             let is_here = place < weight(leaving);
             place = place.saturating_sub(weight(leaving));

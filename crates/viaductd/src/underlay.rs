@@ -161,7 +161,7 @@ fn follow(shared: &Shared, routes: &Routes, executor: &Weak<dyn Executor>, opene
             return;
         }
         let now = Instant::now();
-        for some in paths.to_seek(now).chunks(paths::MOST_SOUGHT) {
+        for some in paths.take_sought(now).chunks(paths::MOST_SOUGHT) {
             if let Err(error) = opener.seek(some) {
                 tracing::debug!("the kernel does not look for neighbours: {error}");
             }

@@ -190,7 +190,7 @@ impl Paths {
     }
 
     /// Returns the neighbours that the kernel is to look for now.
-    pub(super) fn to_seek(&mut self, now: Instant) -> Vec<Neighbour> {
+    pub(super) fn take_sought(&mut self, now: Instant) -> Vec<Neighbour> {
         let is_due = |known: &Known| {
             let pause = if known.is_found { STALE } else { AGAIN };
             // One that the kernel knew before is looked after with the others.
@@ -207,7 +207,7 @@ impl Paths {
     /// Returns which remotes have no path, and why.
     pub(super) fn problems(&self) -> impl Iterator<Item = (String, String)> {
         let shared = self.wanted.wires.iter().find(|wire| wire.shared);
-        let object = shared.map(|wire| super::trouble::object(wire)).unwrap_or_default();
+        let object = shared.map(super::trouble::object).unwrap_or_default();
         let mut lacking = self.remotes.iter().filter_map(|(remote, of)| Some((remote, of.lacks.as_ref()?)));
         let told: Vec<_> = lacking.by_ref().take(MOST_TOLD).collect();
         let told = told.into_iter().map(|(remote, why)| format!("tunnels to {remote} are dead: {why}"));
@@ -317,16 +317,16 @@ mod tests {
         };
         assert_eq!(puts(paths.ask(&kernel)), [(remote, vec![path(None)])]);
         let start = Instant::now();
-        assert_eq!(paths.to_seek(start), [(1, router)], "the kernel is to find it");
-        assert_eq!(paths.to_seek(start), [], "and looks for it");
-        assert_eq!(paths.to_seek(start + AGAIN), [(1, router)]);
+        assert_eq!(paths.take_sought(start), [(1, router)], "the kernel is to find it");
+        assert_eq!(paths.take_sought(start), [], "and looks for it");
+        assert_eq!(paths.take_sought(start + AGAIN), [(1, router)]);
 
         kernel.macs.insert((1, router), mac(9));
         assert!(!paths.note(&kernel, &[Event::Neighbour(2, router), Event::Neighbour(1, remote)]));
         assert!(paths.note(&kernel, &[Event::Neighbour(1, router)]));
         assert_eq!(puts(paths.ask(&kernel)), [(remote, vec![path(Some(9))])]);
-        assert_eq!(paths.to_seek(start + AGAIN + AGAIN), [], "it is found");
-        assert_eq!(paths.to_seek(start + AGAIN + STALE), [(1, router)]);
+        assert_eq!(paths.take_sought(start + AGAIN + AGAIN), [], "it is found");
+        assert_eq!(paths.take_sought(start + AGAIN + STALE), [(1, router)]);
 
         kernel.macs.insert((2, remote), mac(7));
         kernel.ways.insert(remote, Way::Hops(vec![hop(1, Some("192.0.2.254"), false), hop(2, None, false)]));
