@@ -412,7 +412,10 @@ impl Viaduct for Service {
     async fn bgp_drain(&self, request: Request<v1::BgpDrainRequest>) -> Reply<v1::BgpDrainReply> {
         let drains = !request.into_inner().undo;
         let drain = move |core: &Core| match core.ports().bgp() {
-            Some(_) => Ok(core.ports().drain_bgp(drains)),
+            Some(_) => {
+                core.ports().drain_bgp(drains);
+                Ok(())
+            }
             None => Err(Status::failed_precondition("the host speaks no BGP: its file has no [bgp]")),
         };
         self.blocking(drain).await.map(|()| Response::new(v1::BgpDrainReply {}))
