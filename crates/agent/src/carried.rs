@@ -11,6 +11,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use uverbs::AgentWindow;
 
+/// Connections of a program with other hosts: each takes two descriptors.
+const MOST: usize = 2048;
+
 /// The window of a program, and its connections with other hosts.
 pub struct Carried {
     pub window: AgentWindow,
@@ -51,6 +54,9 @@ impl Carried {
     /// Makes bells for a connection. Returns the descriptors that its program gets: the window, the bell of this agent,
     /// and those.
     pub fn add(&mut self, token: u64) -> Result<Vec<BorrowedFd<'_>>, Errno> {
+        if self.bells.len() >= MOST {
+            return Err(Errno::MFILE);
+        }
         let [wake, room] = &*self.bells.entry(token).insert_entry([bell()?, bell()?]).into_mut();
         Ok(vec![self.window.file.as_fd(), self.bell.as_fd(), wake.as_fd(), room.as_fd()])
     }

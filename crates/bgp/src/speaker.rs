@@ -12,7 +12,7 @@ use crate::notification::{self, Notification, cease};
 use crate::own::{Own, Routes};
 use crate::peer::Peer;
 use crate::rib::{Contender, PeerId, Rib, Subject};
-use crate::route::{Announcement, Change, KnownMac, Mobility, Nlri, Path, Tunnel, VrfId};
+use crate::route::{Announcement, Change, KnownMac, MacPath, Mobility, Nlri, Path, Tunnel, VrfId};
 use crate::session::{Conn, Session};
 use crate::status::{Candidate, Down, MAX_CANDIDATES, PeerStatus, Verdict};
 use ipnet::IpNet;
@@ -245,6 +245,12 @@ impl Speaker {
     #[must_use]
     pub fn macs(&self, vrf: VrfId, after: Option<Mac>, most: usize) -> Vec<KnownMac> {
         self.rib.macs(vrf, after, most)
+    }
+
+    /// Returns the learned location of a MAC address of a network.
+    #[must_use]
+    pub fn mac(&self, vrf: VrfId, mac: Mac) -> Option<MacPath> {
+        self.rib.mac(vrf, mac)
     }
 
     /// Returns the tunnels to which floods of a network go.

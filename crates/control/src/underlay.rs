@@ -23,7 +23,10 @@ pub struct TunnelTraffic {
 impl TunnelTraffic {
     pub(crate) fn of(host: &Host, index: &Index) -> Self {
         let geneve = index.wires().iter().any(|wire| matches!(wire.way, Way::Geneve { .. }));
-        Self { addresses: index.tunnel_sources().to_vec(), geneve, fragments: !host.tunnel_df }
+        let sources = index.tunnel_sources().iter().copied();
+        let addresses =
+            sources.filter(|source| !index.wires().iter().any(|wire| has(wire, *source))).collect();
+        Self { addresses, geneve, fragments: !host.tunnel_df }
     }
 }
 
@@ -55,19 +58,38 @@ pub struct Underlay {
     pub wires: Vec<UnderlayWire>,
     /// Remotes of tunnels, if the kernel keeps a wire.
     pub remotes: BTreeSet<IpAddr>,
-    /// Source addresses of tunnels.
+    /// Source addresses of tunnels that are the kernel's.
     pub sources: Vec<IpAddr>,
+    /// Routers of wires that the kernel does not keep: they take what it has no route for.
+    pub gateways: Vec<IpAddr>,
 }
 
 impl Underlay {
     pub(crate) fn of(view: &View) -> Self {
         let wires: Vec<_> =
             view.objects.of_kind(Kind::Wire).filter_map(|owned| of_wire(view, &owned.object)).collect();
-        let sources = view.tables.host.tunnel_source.clone();
+        let own: Vec<&Wire> = own_wires(view).collect();
+        let is_own = |source: &IpAddr| own.iter().any(|wire| has(wire, *source));
+        let sources =
+            view.tables.host.tunnel_source.iter().copied().filter(|source| !is_own(source)).collect();
+        let gateways = own.iter().flat_map(|wire| wire.gateway.clone()).collect();
         let is_shared = wires.iter().any(|wire| wire.shared);
-        let remotes = if is_shared { remotes(view) } else { BTreeSet::new() };
-        Self { wires, remotes, sources }
+        let remotes = if is_shared { remotes(view, &own) } else { BTreeSet::new() };
+        Self { wires, remotes, sources, gateways }
     }
+}
+
+/// Returns whether an address is a wire's own.
+fn has(wire: &Wire, addr: IpAddr) -> bool {
+    !wire.shared && wire.addresses.iter().any(|own| own.addr() == addr)
+}
+
+/// Returns the wires that the kernel does not keep.
+fn own_wires(view: &View) -> impl Iterator<Item = &Wire> {
+    view.objects.of_kind(Kind::Wire).filter_map(|owned| match &owned.object {
+        Object::Wire(wire) if !wire.shared => Some(wire),
+        _ => None,
+    })
 }
 
 fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
@@ -78,12 +100,14 @@ fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
     Some(UnderlayWire { vif, name: name.clone(), device, shared: *shared, addresses })
 }
 
-/// Returns the other ends of all tunnels in the tables.
-fn remotes(view: &View) -> BTreeSet<IpAddr> {
+/// Returns the other ends of all tunnels in the tables, except those in a subnet of a wire that the kernel does not keep.
+fn remotes(view: &View, own: &[&Wire]) -> BTreeSet<IpAddr> {
     let nexthops = view.tables.nexthops.values().filter_map(model::Nexthop::remote);
     let ports = view.tables.vifs.values().filter_map(|vif| match &vif.kind {
         VifKind::Tunnel(tunnel) | VifKind::Mirror(tunnel) => Some(tunnel.remote),
         _ => None,
     });
-    nexthops.chain(ports).collect()
+    let is_on_link =
+        |remote: &IpAddr| own.iter().any(|wire| wire.addresses.iter().any(|net| net.contains(remote)));
+    nexthops.chain(ports).filter(|remote| !is_on_link(remote)).collect()
 }

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trouble::Trouble;
 use wire::{Opener, Routes, Way};
 
@@ -22,6 +22,10 @@ use wire::{Opener, Routes, Way};
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// How often neighbours are looked after, and wires that somebody else has.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Lines of the log in a minute. `status` shows all.
+const LINES: u32 = 20;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// The thread that follows, once there is a wire to follow. It ends with this value.
 pub struct Follower {
@@ -135,18 +139,37 @@ impl Shared {
         let _ = rustix::io::read(wake, &mut [0; 8]);
     }
 
-    /// Shows problems, and logs those that are new.
-    fn show(&self, problems: Vec<(String, String)>) {
+    /// Shows problems, and logs those that are new: not too many, because peers can cause some.
+    fn show(&self, problems: Vec<(String, String)>, logged: &mut Logged) {
         let mut shown = lock(&self.problems);
         for (object, what) in problems.iter().filter(|problem| !shown.contains(problem)) {
-            tracing::warn!("{object}: {what}");
+            if logged.has_room() {
+                tracing::warn!("{object}: {what}");
+            }
         }
         *shown = problems;
     }
 }
 
+/// The lines that were logged in this minute.
+struct Logged {
+    since: Instant,
+    lines: u32,
+}
+
+impl Logged {
+    fn has_room(&mut self) -> bool {
+        if self.since.elapsed() >= MINUTE {
+            *self = Self { since: Instant::now(), lines: 0 };
+        }
+        self.lines += 1;
+        self.lines <= LINES
+    }
+}
+
 fn follow(shared: &Shared, routes: &Routes, executor: &Weak<dyn Executor>, opener: &dyn Opener) {
     let (mut paths, mut trouble) = (Paths::default(), Trouble::default());
+    let mut logged = Logged { since: Instant::now(), lines: 0 };
     while !shared.ends.load(Ordering::Acquire) && shared.wake.is_some() {
         let events = routes.take_events();
         if shared.has_new.swap(false, Ordering::Acquire) {
@@ -167,7 +190,7 @@ fn follow(shared: &Shared, routes: &Routes, executor: &Weak<dyn Executor>, opene
             }
         }
         trouble.look(routes, &events, shared.has_host.load(Ordering::Acquire));
-        shared.show(trouble.problems().chain(paths.problems()).collect());
+        shared.show(trouble.problems().chain(paths.problems()).collect(), &mut logged);
         shared.wait(routes, has_asked);
     }
 }

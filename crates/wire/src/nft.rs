@@ -33,6 +33,8 @@ const POSTROUTING: u32 = 4;
 const PREROUTING: u32 = 0;
 const FILTER: u32 = 0;
 const SOURCE_NAT: u32 = 100;
+/// Behind all that changes addresses.
+const LAST: u32 = 300;
 /// -300: before connections are known.
 const RAW: u32 = 300_u32.wrapping_neg();
 /// -100: destination NAT.
@@ -85,17 +87,22 @@ pub(crate) fn protect(device: &str, host: &HostSide) -> io::Result<OwnedFd> {
 }
 
 /// Makes rules that drop GRE, and UDP to these ports, to these addresses of the host, before the kernel tracks connections:
-/// each source port of a tunnel would be one. Returns the socket that owns them.
+/// each source port of a tunnel would be one. They drop what leaves the host from these addresses as well, after
+/// addresses are translated: peers take it for Viaduct's, whose own packets pass no rules. Returns the socket that owns
+/// them.
 ///
 /// # Errors
 /// As for [`protect`].
 pub(crate) fn drop_tunnels(addresses: &[IpAddr], ports: &[u16]) -> io::Result<OwnedFd> {
-    let of = |addr: &IpAddr| {
-        let gre = drop_protocol(*addr, packet::proto::GRE, None);
-        let udp = ports.iter().map(|port| drop_protocol(*addr, packet::proto::UDP, Some(*port)));
+    let of = |selected: Vec<u8>| {
+        let gre = drop_protocol(&selected, packet::proto::GRE, None);
+        let udp = ports.iter().map(|port| drop_protocol(&selected, packet::proto::UDP, Some(*port)));
         std::iter::once(gre).chain(udp).collect::<Vec<_>>()
     };
-    let chains = [("tunnels", "filter", PREROUTING, RAW, addresses.iter().flat_map(of).collect())];
+    let come = addresses.iter().flat_map(|addr| of(to_address(*addr))).collect();
+    let leave = addresses.iter().flat_map(|addr| of(from_address(*addr))).collect();
+    let chains =
+        [("tunnels", "filter", PREROUTING, RAW, come), ("forgeries", "filter", POSTROUTING, LAST, leave)];
     create("tunnels", &chains).map_err(|e| no_tables("against tunnel packets", &e, "nf_tables"))
 }
 
@@ -216,15 +223,25 @@ fn accept_translated(selected: &[u8]) -> Vec<u8> {
     [selected, &translated.concat()].concat()
 }
 
-/// Returns a rule that drops packets of a protocol to an address of the host, and with `port` only those to it.
-fn drop_protocol(addr: IpAddr, protocol: u8, port: Option<u16>) -> Vec<u8> {
+/// Returns a rule that drops packets of a protocol among those that are selected, and with `port` only those to it.
+fn drop_protocol(selected: &[u8], protocol: u8, port: Option<u16>) -> Vec<u8> {
     let to = port.map(|port| [payload(TRANSPORT_HEADER, 2, 2), equals(&port.to_be_bytes())].concat());
-    [to_address(addr), meta(PROTOCOL), equals(&[protocol]), to.unwrap_or_default(), verdict(DROP)].concat()
+    [selected, &meta(PROTOCOL), &equals(&[protocol]), &to.unwrap_or_default(), &verdict(DROP)].concat()
 }
 
 /// Returns the expressions that select packets to an address.
 fn to_address(addr: IpAddr) -> Vec<u8> {
-    let (family, offset) = if addr.is_ipv4() { (IPV4, 16) } else { (IPV6, 24) };
+    address_at(addr, 16, 24)
+}
+
+/// Returns the expressions that select packets from an address.
+fn from_address(addr: IpAddr) -> Vec<u8> {
+    address_at(addr, 12, 8)
+}
+
+/// Returns the expressions that select packets with an address at these places of the headers of IPv4 and IPv6.
+fn address_at(addr: IpAddr, v4: u32, v6: u32) -> Vec<u8> {
+    let (family, offset) = if addr.is_ipv4() { (IPV4, v4) } else { (IPV6, v6) };
     let addr = octets(addr);
     let loaded = payload(NETWORK_HEADER, offset, addr.len() as u32);
     [meta(FAMILY), equals(&[family]), loaded, equals(&addr)].concat()

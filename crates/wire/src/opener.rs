@@ -153,7 +153,10 @@ impl Opener for Here {
     }
 
     fn seek(&self, neighbours: &[(i32, IpAddr)]) -> io::Result<()> {
-        neighbours.iter().try_for_each(|&(device, addr)| netlink::seek(device, addr))
+        // One that is refused keeps no other from being found.
+        let seek =
+            |all: io::Result<()>, &(device, addr): &(i32, IpAddr)| all.and(netlink::seek(device, addr));
+        neighbours.iter().fold(Ok(()), seek)
     }
 
     fn xdp_socket(&self) -> io::Result<XdpSocket> {

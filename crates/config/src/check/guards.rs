@@ -32,8 +32,8 @@ fn message(mut addresses: Vec<IpAddr>) -> String {
     let mut names: Vec<_> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
     names.extend((more > 0).then(|| format!("{more} more")));
     format!(
-        "no rule refuses anything that comes to its floating addresses ({}): all ports of their guests are open to who \
-         reaches them; set default = \"deny-in\" and allow what is meant, if that is not intended",
+        "no rule refuses anything that comes to its floating addresses ({}): whoever reaches them reaches all ports of their \
+         guests; if that is not meant, set default = \"deny-in\" and allow what is",
         names.join(", ")
     )
 }

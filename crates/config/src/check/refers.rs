@@ -329,14 +329,19 @@ impl<'a> Checker<'a, '_> {
         let Some(source) = self.index.tunnel_sources().iter().find(|a| a.is_ipv4() == remote.is_ipv4())
         else {
             let message = format!(
-                "a tunnel to {remote} needs an {family} `tunnel_source` in [host], an address of a wire"
+                "a tunnel to {remote} needs an {family} `tunnel_source` in [host]: an address of a wire, or of the kernel \
+                 if it keeps a wire (shared = true)"
             );
             self.problem(key, message);
             return;
         };
         // The kernel has the addresses of a shared wire.
         if !self.is_of_wire(*source) && !self.index.wires().iter().any(|wire| wire.shared) {
-            self.problem(key, format!("`tunnel_source` {source} is no wire's address; add it to a [[wire]]"));
+            let message = format!(
+                "`tunnel_source` {source} is no wire's address; add it to `addresses` of a [[wire]], or leave the NIC that \
+                 has it to the kernel (shared = true)"
+            );
+            self.problem(key, message);
         }
         if self.is_of_wire(remote) || *source == remote {
             self.problem(key, format!("{remote} is this host; a tunnel leads to another"));

@@ -76,7 +76,7 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
     if guest.kind == GuestKind::Rdma {
         r.problem(
             Some("shape"),
-            "`shape` is of a port, and a guest of kind \"rdma\" has none; it has a `rate`",
+            "a guest of kind \"rdma\" has no port to shape; leave `shape` out, and limit it by `rate`",
         );
     } else if guest.rdma.is_some() {
         let message = "`shape` and `rdma` exclude each other: packets of a verbs device do not pass the shapers; limit \

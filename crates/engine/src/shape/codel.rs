@@ -23,7 +23,7 @@ impl Codel {
     /// Decides about a packet of `len` bytes that leaves the queue at `now` after `waited`, both in nanoseconds, while
     /// `left` bytes remain. Returns whether its sender must slow down.
     pub fn slows(&mut self, now: u64, waited: u64, len: usize, left: usize) -> bool {
-        self.longest = self.longest.max(len);
+        self.longest = if left == 0 { 0 } else { self.longest.max(len) };
         let too_long = self.is_too_long(now, waited, left);
         if !self.dropping {
             if too_long {

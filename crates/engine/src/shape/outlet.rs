@@ -17,6 +17,8 @@ pub(crate) const FRAMES: usize = 2048;
 pub(crate) const BYTES: usize = 2 << 20;
 /// Most bytes that leave in a turn.
 const BYTES_PER_TURN: usize = 128 << 10;
+/// Attempts to get the guest's queue from who holds it, before what waits is dropped.
+const TRIES: u32 = 100;
 /// Bytes of a dropped packet that are shown.
 const SHOWN: usize = 192;
 
@@ -81,7 +83,13 @@ impl Outlet {
     /// Sends all that waits, whatever the rate.
     pub fn flush(&mut self, now_ns: u64, lost: &mut Lost<'_>) {
         while !self.taker.is_empty() {
-            if !self.send(now_ns, BYTES_PER_TURN, false, lost) {
+            let sends = (0..TRIES).any(|turn| {
+                if turn > 0 {
+                    std::thread::yield_now();
+                }
+                self.send(now_ns, BYTES_PER_TURN, false, lost)
+            });
+            if !sends {
                 // Somebody holds the queue, and does not give it back.
                 self.drop_all(lost);
             }

@@ -82,7 +82,7 @@ pub enum BgpAction {
     },
     /// Have peers avoid this host wherever there is another path, before maintenance
     Drain {
-        /// No more
+        /// Announce all as before
         #[arg(long)]
         undo: bool,
     },

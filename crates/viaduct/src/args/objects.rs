@@ -123,7 +123,7 @@ pub struct GuestArgs {
     /// Public key by which users may log in; may be repeated
     #[arg(long = "ssh-key", value_name = "KEY")]
     pub ssh_keys: Vec<String>,
-    /// tap: let programs move their TCP connections within this host to memory in common (see `viaduct run`)
+    /// Let programs move their TCP connections to rings in shared memory (see `viaduct run`)
     #[arg(long)]
     pub sockets: bool,
 }

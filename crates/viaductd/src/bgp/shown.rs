@@ -53,8 +53,7 @@ impl Bgp {
             let is_next =
                 |mac: &Mac| after.is_none_or(|after| *mac > after) && last.is_none_or(|last| *mac <= last);
             let ours = own.iter().filter(|(mac, _)| is_next(mac)).map(|(mac, (addresses, announcement))| {
-                let is_duplicate =
-                    speaker.macs(vrf.into(), before(*mac), 1).first().is_some_and(|one| one.mac == *mac);
+                let is_duplicate = speaker.mac(vrf.into(), *mac).is_some();
                 (*mac, ours(*mac, addresses, announcement, is_duplicate))
             });
             let mut all: Vec<_> = theirs.chain(ours).collect();
@@ -88,13 +87,6 @@ fn own_macs(speaker: &Speaker, of: Rd) -> BTreeMap<Mac, (Vec<String>, &Announcem
         }
     }
     all
-}
-
-/// Returns the address before one.
-fn before(mac: Mac) -> Option<Mac> {
-    let number = mac.0.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)).checked_sub(1)?;
-    let [_, _, bytes @ ..] = number.to_be_bytes();
-    Some(Mac(bytes))
 }
 
 fn theirs(known: &KnownMac, duplicate: bool) -> v1::BgpEvpnEntry {

@@ -165,12 +165,19 @@ impl Paths {
         let lacks = |why: String| Remote { lacks: Some(why), ..Remote::default() };
         let Some(source) = self.wanted.sources.iter().find(|source| source.is_ipv4() == remote.is_ipv4())
         else {
-            return lacks("`tunnel_source` has no address of its family".to_owned());
+            return lacks(
+                "`tunnel_source` of [host] has no address of its family that is the kernel's; add one"
+                    .to_owned(),
+            );
         };
         let hops = match kernel.way(*source, remote) {
             Ok(Way::Hops(hops)) => hops,
             Ok(Way::Own) => return lacks("the kernel has this address itself".to_owned()),
-            Ok(Way::None) => return lacks("the kernel has no route to it".to_owned()),
+            Ok(Way::None) => {
+                return lacks(format!(
+                    "the kernel has no route to it; add one (`ip route get {remote} from {source}` shows it)"
+                ));
+            }
             Err(e) => return lacks(format!("the kernel does not tell a route from {source}: {e}")),
         };
         let is_alive = hops.iter().any(|hop| !hop.is_dead);
@@ -184,7 +191,9 @@ impl Paths {
             of.paths.push(KernelPath { wire: *wire, hop: hop.1, mac, weight: *weight });
         }
         if of.paths.is_empty() {
-            return lacks("the kernel's route to it leaves by no shared wire".to_owned());
+            return lacks(format!(
+                "the kernel's route to it (`ip route get {remote} from {source}`) leaves by no shared wire"
+            ));
         }
         of
     }
@@ -208,12 +217,16 @@ impl Paths {
     pub(super) fn problems(&self) -> impl Iterator<Item = (String, String)> {
         let shared = self.wanted.wires.iter().find(|wire| wire.shared);
         let object = shared.map(super::trouble::object).unwrap_or_default();
-        let mut lacking = self.remotes.iter().filter_map(|(remote, of)| Some((remote, of.lacks.as_ref()?)));
+        // A router of another wire takes what the kernel has no route for.
+        let has_router =
+            |remote: &IpAddr| self.wanted.gateways.iter().any(|router| router.is_ipv4() == remote.is_ipv4());
+        let lacking = self.remotes.iter().filter(|(remote, _)| !has_router(remote));
+        let mut lacking = lacking.filter_map(|(remote, of)| Some((remote, of.lacks.as_ref()?)));
         let told: Vec<_> = lacking.by_ref().take(MOST_TOLD).collect();
         let told = told.into_iter().map(|(remote, why)| format!("tunnels to {remote} are dead: {why}"));
         let more = lacking.count();
-        let more =
-            (more > 0).then(|| format!("tunnels to {more} more hosts are dead, as the kernel has no route"));
+        let more = (more > 0)
+            .then(|| format!("tunnels to {more} more hosts are dead; `viaduct explain` says why for one"));
         let beyond = self.wanted.remotes.len().saturating_sub(MOST_REMOTES);
         let beyond =
             (beyond > 0).then(|| format!("tunnels to {beyond} hosts are dead: {MOST_REMOTES} are followed"));
@@ -287,7 +300,12 @@ mod tests {
             addresses: Vec::new(),
         };
         let remotes = remotes.iter().map(|remote| ip(remote)).collect();
-        Underlay { wires: vec![wire(1), wire(2)], remotes, sources: vec![ip("192.0.2.1")] }
+        Underlay {
+            wires: vec![wire(1), wire(2)],
+            remotes,
+            sources: vec![ip("192.0.2.1")],
+            gateways: Vec::new(),
+        }
     }
 
     fn mac(last: u8) -> [u8; 6] {
