@@ -1,5 +1,5 @@
-//! Connections of a program whose other ends are on other hosts: their memory is of the window, as that of others is, and
-//! their bells are the agent's, who passes them on.
+//! Connections of a program with other hosts. Their memory is of the window, like that of other connections. Their bells
+//! are the agent's, which passes them on.
 
 use crate::program::Over;
 use matchmaker::{bell, ring};

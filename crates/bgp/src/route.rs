@@ -82,8 +82,8 @@ pub struct Announcement {
     pub router_mac: Option<Mac>,
     /// For a MAC address that has moved, or does not move.
     pub mobility: Option<Mobility>,
-    /// LOCAL_PREF, to peers of the same AS. The usual value is 100; the highest is used. With [`LEAVING`], peers of other
-    /// ASes are told so as well.
+    /// LOCAL_PREF, to peers of the same AS. The usual value is 100; the highest is used. [`LEAVING`] is also told to peers
+    /// of other ASes, by a community.
     pub preference: u32,
 }
 

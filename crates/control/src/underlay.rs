@@ -1,5 +1,5 @@
-//! Wires and the kernel: what is taken of a wire that the kernel keeps, the remotes whose routes are the kernel's, and the
-//! addresses that it must not have.
+//! Wires and the kernel: the packets that are taken of a wire that the kernel keeps, the remotes whose routes are the
+//! kernel's, and the addresses that it must not have.
 
 use crate::core::View;
 use config::{Host, Index, Kind, Object, Way, Wire};
@@ -100,7 +100,8 @@ fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
     Some(UnderlayWire { vif, name: name.clone(), device, shared: *shared, addresses })
 }
 
-/// Returns the other ends of all tunnels in the tables, except those in a subnet of a wire that the kernel does not keep.
+/// Returns the other ends of all tunnels in the tables, except those in a subnet of a wire that the kernel does not
+/// keep.
 fn remotes(view: &View, own: &[&Wire]) -> BTreeSet<IpAddr> {
     let nexthops = view.tables.nexthops.values().filter_map(model::Nexthop::remote);
     let ports = view.tables.vifs.values().filter_map(|vif| match &vif.kind {

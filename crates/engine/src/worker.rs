@@ -538,8 +538,8 @@ impl Worker {
     }
 }
 
-/// Sends what waits for shaped interfaces, as far as their rates allow. Returns whether anything left, and lowers `due_ns`
-/// to when the next one may.
+/// Sends what waits for shaped interfaces, as far as their rates allow. Returns whether anything left, and lowers
+/// `due_ns` to when the next packet may leave.
 fn serve_outlets(outlets: &mut [Outlet], core: &mut Core, clock: Clock, due_ns: &mut u64) -> bool {
     let mut busy = false;
     for outlet in outlets.iter_mut().filter(|outlet| !outlet.is_empty()) {

@@ -420,10 +420,10 @@ pub struct Rate {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Shape {
-    /// Of packets towards the guest, which wait in the host.
+    /// Rate of packets to the guest. They wait in the host.
     #[prost(message, optional, tag = "1")]
     pub r#in: ::core::option::Option<ShapeRate>,
-    /// Of packets from the guest, which wait in its own ring.
+    /// Rate of packets from the guest. They wait in its own ring.
     #[prost(message, optional, tag = "2")]
     pub out: ::core::option::Option<ShapeRate>,
 }
@@ -1143,11 +1143,11 @@ pub struct VifEntry {
     /// Connections of both kinds that others displaced before they timed out, since the start.
     #[prost(uint64, tag = "33")]
     pub flows_displaced: u64,
-    /// Its shapers, if it has any.
+    /// State of its shapers; absent: it has none.
     #[prost(message, optional, tag = "34")]
     pub shape: ::core::option::Option<VifShape>,
 }
-/// What the shapers of a guest do. The counts begin with the shapers, or with the daemon.
+/// State of a guest's shapers. The counts begin with the shapers, or with the daemon.
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -1818,7 +1818,7 @@ pub struct BgpReply {
     /// The peers, by address.
     #[prost(message, repeated, tag = "3")]
     pub peers: ::prost::alloc::vec::Vec<BgpPeer>,
-    /// Whether peers are asked to avoid the host.
+    /// Peers are asked to avoid the host.
     #[prost(bool, tag = "4")]
     pub drained: bool,
 }
@@ -1978,10 +1978,10 @@ pub struct BgpEvpnEntry {
     /// How often the MAC address has moved (RFC 7432, 7.7).
     #[prost(uint32, tag = "6")]
     pub sequence: u32,
-    /// Whether it does not move.
+    /// The MAC address does not move.
     #[prost(bool, tag = "7")]
     pub sticky: bool,
-    /// Whether both a guest of this host and another host have the MAC address: during a migration, or by mistake.
+    /// A guest of this host and another host both have the MAC address: during a migration, or by mistake.
     #[prost(bool, tag = "8")]
     pub duplicate: bool,
 }

@@ -199,18 +199,23 @@ fn elsewhere(own: &str, peer: &str) -> Key {
     Key { within: None, own: end(own), peer: end(peer), seen: [end(own).addr, end(peer).addr] }
 }
 
-/// An agent passes on the bells of a connection with another host, whose memory is of the window, until the carriage has
-/// sent all of it. One of an older agent stays with TCP.
+/// Offers a connection with another host; an agent that `relays` passes bells on.
+fn offer_elsewhere(agent: &mut Stream, token: u64, relays: bool) {
+    let offered = Offered { own: A.parse().unwrap(), peer: B.parse().unwrap(), namespace: 0, cookie: 1 };
+    let offer = Message::Offer { token, doors: true, carries: true, relays };
+    agent.send(&Frame::Said(offer, Some(offered)).bytes()).unwrap();
+}
+
+/// A connection with another host has memory of the window until the carriage has sent all of it, and its agent passes
+/// bells on. A connection of an older agent stays with TCP.
 #[test]
 fn connections_with_other_hosts_have_memory_of_the_window() {
     let (service, (window, seen)) = (service_of(Box::new(Elsewhere)), Fake::new(1));
     let _carriage = service.carriage("a").unwrap();
     let mut a = admit(&service, "a", &window).unwrap();
-    let offered = Offered { own: A.parse().unwrap(), peer: B.parse().unwrap(), namespace: 0, cookie: 1 };
-    let offer = |token, relays| Message::Offer { token, doors: true, carries: true, relays };
-    a.send(&Frame::Said(offer(1, false), Some(offered)).bytes()).unwrap();
+    offer_elsewhere(&mut a, 1, false);
     assert_eq!(hear(&mut a), Message::Refused { token: 1 });
-    a.send(&Frame::Said(offer(2, true), Some(offered)).bytes()).unwrap();
+    offer_elsewhere(&mut a, 2, true);
     until(|| service.status().offers == 1);
     let (shared, key) = (&service.0, elsewhere(A, B));
     let new = shared.carry(key).unwrap();
@@ -237,9 +242,7 @@ fn memory_for_a_connection_that_may_not_be_carried_is_free() {
     let (service, (window, seen)) = (service_of(Box::new(Elsewhere)), Fake::new(1));
     let _carriage = service.carriage("a").unwrap();
     let mut a = admit(&service, "a", &window).unwrap();
-    let offered = Offered { own: A.parse().unwrap(), peer: B.parse().unwrap(), namespace: 0, cookie: 1 };
-    let offer = Message::Offer { token: 1, doors: true, carries: true, relays: true };
-    a.send(&Frame::Said(offer, Some(offered)).bytes()).unwrap();
+    offer_elsewhere(&mut a, 1, true);
     until(|| service.status().offers == 1);
     service.part(std::time::Duration::ZERO);
     assert!(service.0.carry(elsewhere(A, B)).is_none());
