@@ -24,7 +24,11 @@ struct Form {
 }
 
 fn forms() -> impl Iterator<Item = Form> {
-    (0..8).map(|bits| Form { event_idx: bits & 1 != 0, in_order: bits & 2 != 0, copied: bits & 4 != 0 })
+    (0..8).step_by(if cfg!(miri) { 7 } else { 1 }).map(|bits| Form {
+        event_idx: bits & 1 != 0,
+        in_order: bits & 2 != 0,
+        copied: bits & 4 != 0,
+    })
 }
 
 fn forms_and_sizes() -> impl Iterator<Item = (Form, u16)> {

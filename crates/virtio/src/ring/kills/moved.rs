@@ -50,6 +50,7 @@ fn what_did_not_come_along_is_returned() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "an hour")]
 fn a_device_killed_while_it_returns_that_is_followed_by_one_that_does() {
     for (form, size) in forms_and_sizes() {
         let died = |first: &u32| {
