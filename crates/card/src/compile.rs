@@ -127,10 +127,14 @@ impl<T: Lookup> Compiler<'_, T> {
         self.tables.network(vrf).map(|network| network.learning)
     }
 
-    /// Returns the network of a VNI, if its bridge extends to tunnels here.
+    /// Returns the network of a VNI, if its bridge extends to tunnels here. Packets with an `l3vni` are left to the host.
     #[must_use]
     pub fn vni(&self, vni: u32) -> Option<u16> {
-        let vrf = self.tables.vxlan(vni).filter(|vrf| self.bridges_tunnels(*vrf));
+        let is_bridged = |vrf: &Vrf| {
+            let network = self.tables.network(*vrf);
+            network.is_some_and(|network| network.bridges_tunnels() && network.l3vni != Some(vni))
+        };
+        let vrf = self.tables.vxlan(vni).filter(is_bridged);
         vrf.and_then(|vrf| self.vrf(vrf)).filter(|_| vni < 1 << 24)
     }
 
@@ -152,10 +156,6 @@ impl<T: Lookup> Compiler<'_, T> {
             }
             _ => None,
         }
-    }
-
-    fn bridges_tunnels(&self, vrf: Vrf) -> bool {
-        self.tables.network(vrf).is_some_and(|network| network.bridges_tunnels())
     }
 
     /// Returns whether the card must ask the host about each flow from labels to this guest, although none of the

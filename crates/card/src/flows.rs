@@ -90,7 +90,13 @@ impl<T: Lookup> Compiler<'_, T> {
         };
         match frame.outer {
             None => Some((vif.vrf?, by_mac()?)),
-            Some(outer) if outer.kind == TunnelKind::Vxlan => Some((self.tables.vxlan(outer.id)?, by_mac()?)),
+            Some(outer) if outer.kind == TunnelKind::Vxlan => {
+                let vrf = self.tables.vxlan(outer.id)?;
+                let is_routed =
+                    self.tables.network(vrf).is_some_and(|network| network.l3vni == Some(outer.id));
+                // The card knows no network by its `l3vni`.
+                if is_routed { None } else { Some((vrf, by_mac()?)) }
+            }
             Some(outer) => {
                 let entry = self.label(outer.id)?;
                 let path = if entry.hop.is_some() { Path::Labelled } else { Path::Routed };

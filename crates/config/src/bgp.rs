@@ -223,6 +223,31 @@ impl Bgp {
         self.targets(network, &network.import)
     }
 
+    /// Returns the route targets under which the routes of a network are announced, but not its MAC addresses and floods.
+    #[must_use]
+    pub fn l3_export(&self, network: &Network) -> Vec<RouteName> {
+        self.l3_targets(network, &network.l3_export)
+    }
+
+    /// Returns the route targets of the routes that a network takes, but whose MAC addresses it does not.
+    #[must_use]
+    pub fn l3_import(&self, network: &Network) -> Vec<RouteName> {
+        self.l3_targets(network, &network.l3_import)
+    }
+
+    fn l3_targets(&self, network: &Network, configured: &[RouteName]) -> Vec<RouteName> {
+        if configured.is_empty() {
+            self.default_l3_target(network).into_iter().collect()
+        } else {
+            configured.to_vec()
+        }
+    }
+
+    /// Returns the target that follows from AS and `l3vni`, if they fit into one.
+    pub(crate) fn default_l3_target(&self, network: &Network) -> Option<RouteName> {
+        network.l3vni.and_then(|vni| RouteName::of_as(self.asn, vni))
+    }
+
     /// Returns the configured targets, or the one that follows from AS and network.
     fn targets(&self, network: &Network, configured: &[RouteName]) -> Vec<RouteName> {
         if !configured.is_empty() {

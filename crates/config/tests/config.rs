@@ -32,6 +32,20 @@ fn memory_of_vms_has_limits() {
 }
 
 #[test]
+fn a_long_as_and_a_long_l3vni_need_written_targets() {
+    let file = |l3vni: u32, targets: &str| {
+        format!(
+            "[host]\nname = \"a\"\n[bgp]\nas = 4200000000\nrouter_id = \"192.0.2.1\"\n[[bgp.peer]]\naddress = \"192.0.2.9\"\n\
+             [[network]]\nname = \"blue\"\nvrf = 1\nvni = 7\nevpn = true\nl3vni = {l3vni}\n{targets}"
+        )
+    };
+    let targets = "l3_import = [\"64512:1\"]\nl3_export = [\"64512:1\"]\n";
+    assert!(parse(&file(65535, "")).is_ok() && parse(&file(65536, targets)).is_ok());
+    let problems = parse(&file(65536, "l3_import = [\"64512:1\"]\n")).unwrap_err().to_string();
+    assert!(problems.contains("AS and `l3vni` do not fit into one route target; write"), "{problems}");
+}
+
+#[test]
 fn objects_written_out_read_back() {
     for item in parse(VALID).unwrap().objects {
         let text = item.object.to_toml();
@@ -186,6 +200,15 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("export = [\"64512:100\"]", "export = [\"65536:65536\"]", "has not the form AS:NUMBER or IPV4:NUMBER"),
     ("vni = 5001\n", "", "network \"blue\": `evpn` needs a `vni`"),
+    ("evpn = true\n", "", "network \"blue\": `l3vni` needs `evpn = true`"),
+    ("l3vni = 6001\n", "", "network \"blue\": `l3_import` needs an `l3vni`"),
+    ("l3vni = 6001\n", "l3vni = 5001\n", "network \"blue\": vni 5001 is there twice"),
+    (
+        "vni = 77",
+        "vni = 6001",
+        "packets with this vni, from whatever host, are those of network \"blue\"; take",
+    ),
+    ("[[vxlan]]\nvni = 5003", "[[vxlan]]\nvni = 6001", "vni 6001 is already taken by network \"blue\""),
     (
         "vni = 77",
         "vni = 5001",

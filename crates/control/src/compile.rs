@@ -465,7 +465,7 @@ impl<'a> Compiler<'a> {
 
     fn network(&mut self, network: &config::Network) {
         let vrf = Vrf(network.vrf);
-        if let Some(vni) = network.vni {
+        for vni in network.vni.into_iter().chain(network.l3vni) {
             self.out.vxlan.insert(vni, vrf);
         }
         let wire =
@@ -475,6 +475,7 @@ impl<'a> Compiler<'a> {
             name: network.name.as_str().into(),
             gateways: gateways(network),
             vni: network.vni,
+            l3vni: network.l3vni,
             learning: network.learning,
             mtu: self.index.network_mtu(&network.name),
             default_action: Action::Allow,

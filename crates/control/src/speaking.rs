@@ -26,6 +26,8 @@ pub struct SpokenNetwork {
     pub label: u32,
     /// The VXLAN network identifier.
     pub vni: Option<u32>,
+    /// The VXLAN network identifier of routed packets.
+    pub l3vni: Option<u32>,
     /// Whether MAC addresses and floods are exchanged.
     pub evpn: bool,
     /// The route distinguisher.
@@ -34,6 +36,10 @@ pub struct SpokenNetwork {
     pub import: Vec<RouteName>,
     /// Route targets of its own routes.
     pub export: Vec<RouteName>,
+    /// With `l3vni`: more targets, of routes that it takes.
+    pub l3_import: Vec<RouteName>,
+    /// With `l3vni`: more targets, of its own routes.
+    pub l3_export: Vec<RouteName>,
     /// The addresses of guests that are up, or with `evpn` the subnets of the gateways; and the floating addresses of
     /// guests that are up.
     pub prefixes: BTreeSet<IpNet>,
@@ -78,10 +84,13 @@ fn of_network(bgp: &Bgp, router_id: Ipv4Addr, label: u32, network: &Network) -> 
     SpokenNetwork {
         label,
         vni: network.vni,
+        l3vni: network.l3vni,
         evpn: network.evpn,
         rd: network.rd.unwrap_or(RouteName::Address(router_id, network.vrf)),
         import: bgp.import(network),
         export: bgp.export(network),
+        l3_import: bgp.l3_import(network),
+        l3_export: bgp.l3_export(network),
         prefixes: network.gateways.iter().filter(|_| network.evpn).map(IpNet::trunc).collect(),
         macs: BTreeSet::new(),
     }
@@ -122,6 +131,7 @@ vni = 5002
 gateways = ["10.2.2.254/24"]
 evpn = true
 export = ["64512:7"]
+l3vni = 6002
 [[network]]
 name = "own"
 vrf = 3
@@ -152,11 +162,12 @@ outside_network = "red"
                 let prefixes: Vec<_> = network.prefixes.iter().map(ToString::to_string).collect();
                 let (import, export) = (names(&network.import), names(&network.export));
                 let macs = network.macs.len();
-                format!("{} {} {import:?} {export:?} {prefixes:?} {macs}", network.rd, network.label)
+                let l3 = [names(&network.l3_import), names(&network.l3_export)].concat().join(" ");
+                format!("{} {} {import:?} {export:?} {l3}{prefixes:?} {macs}", network.rd, network.label)
             };
             speech.networks.values().map(of).collect::<Vec<_>>()
         };
-        let red = r#"192.0.2.1:2 100002 ["64512:5002"] ["64512:7"] ["10.2.2.0/24""#;
+        let red = r#"192.0.2.1:2 100002 ["64512:5002"] ["64512:7"] 64512:6002 64512:6002["10.2.2.0/24""#;
         let blue = r#"192.0.2.1:1 100001 ["64512:1"] ["64512:1"]"#;
         assert_eq!(
             text(true),

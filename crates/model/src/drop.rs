@@ -71,7 +71,7 @@ reasons! {
     Mtu = "mtu", "The packet is too big for the next link, and has Don't Fragment or is only bridged.";
     NotFragmented = "not_fragmented", "The packet is too big for the next link and may be fragmented, but no fragment fits. The sender is informed.";
     GatewayNoService = "gateway_no_service", "A packet other than ping to a gateway address.";
-    NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network.";
+    NotForUs = "not_for_us", "A packet on the wire that is neither for this host nor for an attached network, or one with an `l3vni` to a MAC that is not this host's.";
     OuterFragment = "outer_fragment", "A tunnel packet came in fragments, over IPv6 or on a host with `tunnel_df = true`.";
     ReassemblyTimeout = "reassembly_timeout", "The other fragments of a tunnel packet did not come within a second.";
     ReassemblyFull = "reassembly_full", "Too many tunnel packets of a remote, or of all, wait for fragments.";
@@ -81,7 +81,7 @@ reasons! {
     LabelStack = "label_stack", "More MPLS labels than the one expected.";
     UnknownVni = "unknown_vni", "No wire has this network identifier with this remote and encapsulation, and no network has it that takes packets from there.";
     Ecn = "ecn", "Congestion marked outside a packet that does not do ECN (RFC 6040).";
-    TunnelPayload = "tunnel_payload", "The MPLS payload is not IP, or the label is not for IP.";
+    TunnelPayload = "tunnel_payload", "The payload behind an MPLS label or an `l3vni` is not IP, or the label is not for IP.";
     HoldFull = "hold_full", "Too many packets wait for a neighbour, or for their flow to move to the card.";
     NoNeighbour = "no_neighbour", "The next hop did not answer ARP or ND.";
     RuleDrop = "rule_drop", "A rule with the action drop matched.";

@@ -20,6 +20,8 @@ pub struct Network {
     pub gateways: Vec<IpNet>,
     /// VXLAN id of frames that arrive for this network.
     pub vni: Option<u32>,
+    /// VXLAN id of packets that other hosts routed to this network (RFC 9135). No bridge sees them.
+    pub l3vni: Option<u32>,
     /// Whether source MACs are learned.
     pub learning: bool,
     /// Largest IP packet, bytes.
@@ -111,6 +113,7 @@ impl Network {
             name: name.into(),
             gateways: Vec::new(),
             vni: None,
+            l3vni: None,
             learning: false,
             mtu: 1500,
             default_action: Action::Allow,

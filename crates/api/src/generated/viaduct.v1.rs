@@ -198,6 +198,15 @@ pub struct Network {
     /// Whether the host exchanges MAC addresses and floods by BGP as well.
     #[prost(bool, optional, tag = "23")]
     pub evpn: ::core::option::Option<bool>,
+    /// VXLAN network identifier of packets that other hosts route to this network. Needs `evpn`.
+    #[prost(uint32, optional, tag = "29")]
+    pub l3vni: ::core::option::Option<u32>,
+    /// With `l3vni`: route targets of routes that it takes, besides `import`.
+    #[prost(string, repeated, tag = "30")]
+    pub l3_import: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// With `l3vni`: route targets under which its routes are announced, besides `export`.
+    #[prost(string, repeated, tag = "31")]
+    pub l3_export: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Addresses for guests without: 10.1.1.100-10.1.1.199, or a prefix.
     #[prost(string, repeated, tag = "27")]
     pub pool: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,

@@ -142,7 +142,10 @@ impl Rib {
         let mut all = self.best(range(Place::Prefix(prefix)), |one| self.in_routes(vrf, one), &mut *losers);
         if prefix.prefix_len() == prefix.max_prefix_len() {
             for mac in self.owners(prefix.addr()) {
-                let counts = |one: &Contender<'_>| one.route.routed > 0 && self.in_routes(vrf, one);
+                // In a network that has the MAC address itself, its subnet leads to its owner.
+                let counts = |one: &Contender<'_>| {
+                    one.route.routed > 0 && self.in_routes(vrf, one) && !self.in_macs(vrf, one)
+                };
                 let hosts = self.best(range(Place::Mac(mac, Some(prefix.addr()))), counts, &mut *losers);
                 all.extend(hosts.into_iter().map(|one| Contender { label: one.route.routed, ..one }));
             }

@@ -102,7 +102,7 @@ impl Model {
                 let prefix = match nlri {
                     Nlri::Vpn { prefix, .. } | Nlri::Prefix { prefix, .. } => Some((*prefix, label(its))),
                     Nlri::Mac { address: Some(address), .. } => {
-                        its.routed.map(|routed| (IpNet::from(*address), routed))
+                        its.routed.filter(|_| !macs(its)).map(|routed| (IpNet::from(*address), routed))
                     }
                     _ => None,
                 };

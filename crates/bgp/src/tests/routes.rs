@@ -30,7 +30,9 @@ fn every_kind_of_route_arrives_and_goes() {
     let mut net = Net::pair();
     net.piece = 7;
     let now = net.now;
-    net.speaker(0).set_imports(&[import(7, &[100])], now);
+    // The second one has no MAC addresses, and so routes to them.
+    let routes_alone = Import { vrf: 8, routes: vec![target(100)], macs: Vec::new() };
+    net.speaker(0).set_imports(&[import(7, &[100]), routes_alone], now);
     let v4: std::net::IpAddr = "10.1.1.5".parse().unwrap();
     let v6: std::net::IpAddr = "fd00::5".parse().unwrap();
     let mut host = vxlan(1, 5001, &[100]);
@@ -68,8 +70,11 @@ fn every_kind_of_route_arrives_and_goes() {
         ("fd02::/64", vec![path(1, 1001)]),
         ("fd03::/64", routed(6001)),
     ];
-    let expected = expected.map(|(text, paths)| ((7, prefix(text)), paths));
-    assert_eq!(table.routes, expected.into());
+    let bridged = ["10.1.1.5/32", "fd00::5/128"];
+    let in_7 = expected.iter().filter(|(text, _)| !bridged.contains(text)).map(|one| (7, one));
+    let all = in_7.chain(expected.iter().map(|one| (8, one)));
+    let expected = all.map(|(vrf, (text, paths))| ((vrf, prefix(text)), paths.clone()));
+    assert_eq!(table.routes, expected.collect());
     assert_eq!(table.macs[&(7, MAC)].tunnel, by_vxlan(5001));
     assert_eq!(table.macs[&(7, MAC)].mobility.sequence, 4);
     assert_eq!(table.neighbours, [((7, v4), MAC), ((7, v6), MAC)].into());

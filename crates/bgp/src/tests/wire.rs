@@ -1,8 +1,8 @@
 //! Octets: what other speakers send, and what is sent to them.
 
-use super::net::{address, mpls, path, vpn, vxlan};
+use super::net::{address, import, mpls, path, target, vpn, vxlan};
 use super::raw::{CAPABILITIES, Raw, attribute, message, update};
-use crate::{Announcement, Encapsulation, LEAVING, MacPath, Mobility, Nlri, Path, Tunnel};
+use crate::{Announcement, Encapsulation, Import, LEAVING, MacPath, Mobility, Nlri, Path, Tunnel};
 use ipnet::IpNet;
 use packet::Mac;
 
@@ -78,7 +78,10 @@ fn labels_of_evpn_are_read_by_encapsulation() {
     assert_eq!(raw.table.macs[&key], expected);
     assert_eq!(raw.table.neighbours[&(7, "10.1.1.5".parse().unwrap())], key.1);
     assert!(raw.table.routes.is_empty());
-    // VNI 5001, routed by 5002.
+    // VNI 5001, routed by 5002 in a network that does not have the MAC address.
+    let now = raw.now;
+    let routes_alone = Import { vrf: 8, routes: vec![target(100)], macs: Vec::new() };
+    raw.speaker.set_imports(&[import(7, &[100]), routes_alone], now);
     let moved = [6, 0, 0, 0, 0, 0, 0, 3];
     let labels = [0, 0x13, 0x89, 0, 0x13, 0x8a];
     raw.send(&update(&[usual(), communities(&[VXLAN, ROUTER_MAC, moved]), mac(&labels)]));
@@ -87,7 +90,7 @@ fn labels_of_evpn_are_read_by_encapsulation() {
     assert_eq!(raw.table.macs[&key], expected);
     let router_mac = Some(Mac([2, 0xaa, 0, 0, 0, 0x12]));
     let expected = Path { tunnel: tunnel(Encapsulation::Vxlan, 5002), router_mac };
-    assert_eq!(raw.table.routes[&(7, prefix("10.1.1.5/32"))], [expected]);
+    assert_eq!(raw.table.routes, [((8, prefix("10.1.1.5/32")), vec![expected])].into());
 }
 
 #[test]

@@ -47,6 +47,17 @@ impl CommonWindows {
     }
 }
 
+/// The names by which BGP tells a network from others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouteNames {
+    /// The default route target, if it is used.
+    pub target: Option<RouteName>,
+    /// The default one of routes with an `l3vni`, if it is used.
+    pub l3_target: Option<RouteName>,
+    /// The route distinguisher.
+    pub distinguisher: RouteName,
+}
+
 /// The wires, networks, guests, floating addresses, forwarded ports and nexthops of a host. It has no routes, of which
 /// there may be a million.
 #[derive(Clone, Debug, Default)]
@@ -133,13 +144,27 @@ impl Index {
 
     /// Returns the route target that a network imports or exports if it names none there, and its distinguisher, if the
     /// host speaks BGP.
-    pub(super) fn route_names(&self, network: &Network) -> Option<(Option<RouteName>, RouteName)> {
+    pub(super) fn route_names(&self, network: &Network) -> Option<RouteNames> {
         let bgp = self.bgp.as_ref().filter(|_| network.bgp)?;
         let is_default = network.import.is_empty() || network.export.is_empty();
         let distinguisher = network
             .rd
             .or_else(|| Some(RouteName::Address(router_id(bgp, &self.tunnel_sources)?, network.vrf)))?;
-        Some((is_default.then(|| bgp.default_target(network)), distinguisher))
+        let is_default_l3 = network.l3_import.is_empty() || network.l3_export.is_empty();
+        Some(RouteNames {
+            target: is_default.then(|| bgp.default_target(network)),
+            l3_target: bgp.default_l3_target(network).filter(|_| is_default_l3),
+            distinguisher,
+        })
+    }
+
+    /// Returns whether a network lacks route targets for its `l3vni`: AS and `l3vni` do not fit into one.
+    pub(super) fn lacks_l3_targets(&self, network: &Network) -> bool {
+        let lacks = |bgp: &Bgp| {
+            network.l3vni.is_some()
+                && (bgp.l3_import(network).is_empty() || bgp.l3_export(network).is_empty())
+        };
+        self.bgp.as_ref().filter(|_| network.bgp).is_some_and(lacks)
     }
 
     /// Returns the label by which other hosts reach a network, if it is announced to them.

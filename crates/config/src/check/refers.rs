@@ -158,6 +158,11 @@ impl<'a> Checker<'a, '_> {
                 format!("mtu {mtu} is below {MIN_IPV6_MTU}, which IPv6 needs; gateway {gateway} is IPv6");
             self.problem("mtu", message);
         }
+        if self.index.lacks_l3_targets(network) {
+            let message =
+                "AS and `l3vni` do not fit into one route target; write `l3_import` and `l3_export`";
+            self.problem("l3vni", message.to_owned());
+        }
         if let Some(labels) = self.index.labels().filter(|_| network.bgp)
             && self.index.network_label(network).is_none()
         {

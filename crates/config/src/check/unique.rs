@@ -1,7 +1,7 @@
 //! Checks values that no two objects may share.
 
 use super::{Index, problem};
-use crate::{Item, Object, Problem, Way};
+use crate::{Item, Object, Problem, RouteName, Way};
 use std::collections::HashMap;
 
 /// A claimed value in words, and the key that claims it.
@@ -69,9 +69,12 @@ fn mac_of(mac: packet::Mac, network: &str) -> String {
 /// may be shared.
 fn of_bgp(index: &Index, object: &Object) -> Vec<Claim> {
     let Object::Network(network) = object else { return Vec::new() };
-    let Some((target, distinguisher)) = index.route_names(network) else { return Vec::new() };
-    let target = target.map(|target| (format!("the default route target {target}"), "vrf"));
-    target.into_iter().chain([(format!("route distinguisher {distinguisher}"), "rd")]).collect()
+    let Some(names) = index.route_names(network) else { return Vec::new() };
+    let claim = |target: RouteName, key| (format!("the default route target {target}"), key);
+    let target = names.target.map(|target| claim(target, "vrf"));
+    let l3_target = names.l3_target.map(|target| claim(target, "l3vni"));
+    let distinguisher = (format!("route distinguisher {}", names.distinguisher), "rd");
+    target.into_iter().chain(l3_target).chain([distinguisher]).collect()
 }
 
 fn claims(object: &Object) -> Vec<Claim> {
@@ -97,6 +100,7 @@ fn claims(object: &Object) -> Vec<Claim> {
             claim(format!("network name \"{}\"", network.name), "name");
             claim(format!("vrf {}", network.vrf), "vrf");
             network.vni.iter().for_each(|vni| claim(format!("vni {vni}"), "vni"));
+            network.l3vni.iter().for_each(|vni| claim(format!("vni {vni}"), "l3vni"));
             if network.default.is_some() {
                 claim(format!("default of network \"{}\"", network.name), "default");
             }

@@ -26,6 +26,9 @@ pub struct Network {
     /// VXLAN network identifier of frames that arrive for this network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
+    /// VXLAN network identifier of packets that other hosts route to this network, and not only bridge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l3vni: Option<u32>,
     /// Whether MACs are learned.
     pub learning: bool,
     /// The wire that the network is attached to.
@@ -87,6 +90,13 @@ pub struct Network {
     /// Whether the host exchanges MAC addresses and floods by BGP as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evpn: bool,
+    /// With `l3vni`: route targets of routes that it takes, besides `import`. Empty: the one that follows from AS and
+    /// `l3vni`.
+    #[serde(serialize_with = "display_all", skip_serializing_if = "Vec::is_empty")]
+    pub l3_import: Vec<RouteName>,
+    /// With `l3vni`: route targets under which its routes are announced, besides `export`. Empty: as for `l3_import`.
+    #[serde(serialize_with = "display_all", skip_serializing_if = "Vec::is_empty")]
+    pub l3_export: Vec<RouteName>,
     /// The action for traffic that no rule matches; `None`: that of its `[[default]]`, or allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<DefaultAction>,
@@ -203,7 +213,7 @@ impl Network {
         let name = read_name(&mut r, Kind::Network);
         let vrf = r.require("vrf").map(Within::<1, 0xffff>::short);
         let gateways = r.list("gateways");
-        let vni = r.get("vni").map(Vni::wide);
+        let (vni, l3vni) = (r.get("vni").map(Vni::wide), r.get("l3vni").map(Vni::wide));
         let learning = r.get("learning").unwrap_or(true);
         let wire: Option<String> = r.get("wire");
         let vlan = r.get("vlan").map(VlanId::short);
@@ -223,6 +233,18 @@ impl Network {
         if evpn && vni.is_none() {
             r.problem(Some("evpn"), "`evpn` needs a `vni`, by which the other hosts send to the network");
         }
+        let (l3_import, l3_export): (Vec<_>, Vec<_>) = (r.list("l3_import"), r.list("l3_export"));
+        if l3vni.is_some() && !evpn {
+            r.problem(Some("l3vni"), "`l3vni` needs `evpn = true`, by which hosts tell each other of it");
+        }
+        for (key, targets) in [("l3_import", &l3_import), ("l3_export", &l3_export)] {
+            if !targets.is_empty() && l3vni.is_none() {
+                r.problem(
+                    Some(key),
+                    format!("`{key}` needs an `l3vni`; routes without it go by `import` and `export`"),
+                );
+            }
+        }
         let (snat, default) = (r.one_or_many("snat"), r.get("default"));
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
@@ -239,6 +261,7 @@ impl Network {
                 vrf: vrf?,
                 gateways,
                 vni,
+                l3vni,
                 learning,
                 wire,
                 vlan,
@@ -261,6 +284,8 @@ impl Network {
                 import,
                 export,
                 evpn,
+                l3_import,
+                l3_export,
                 default,
                 snat,
             })

@@ -197,11 +197,37 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let vrf = self.tables.vxlan(tunnel.id).ok_or(DropReason::UnknownVni)?;
         let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
         let headers = Headers::ethernet(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
+        if network.l3vni == Some(tunnel.id) {
+            return self.routed_here(tunnel, remote, headers, network);
+        }
         let frame = self.decapsulated(tunnel, remote, headers, network)?;
         if let Some(eth) = &frame.headers.eth {
             self.learn(network, eth.src, BridgeTarget::Vtep { remote, vni: tunnel.id });
         }
         self.tenant(&frame)
+    }
+
+    /// Handles a packet that another host routed to this one, by a network's `l3vni`. Its MACs only say that: from here on
+    /// it has no Ethernet header, like a packet of MPLS.
+    fn routed_here(
+        &mut self,
+        tunnel: &Tunnel,
+        remote: IpAddr,
+        mut headers: Headers,
+        network: &'a Network,
+    ) -> Outcome {
+        let eth = headers.eth.take().ok_or(DropReason::EthernetTruncated)?;
+        if eth.dst != GATEWAY_MAC && Some(eth.dst) != self.tables.host().router_mac {
+            return Err(DropReason::NotForUs.into());
+        }
+        if !eth.tags.is_empty() {
+            return Err(DropReason::VlanUnexpected.into());
+        }
+        if headers.ip().is_none() {
+            return Err(DropReason::TunnelPayload.into());
+        }
+        let frame = self.decapsulated(tunnel, remote, headers, network)?;
+        Ok(self.route(&frame).unwrap_or_else(|stop| self.stopped(&frame, stop)))
     }
 
     /// Handles an MPLS packet. Its label stands for a guest, or for a network to route in (RFC 3031; RFC

@@ -376,7 +376,12 @@ fn from_wire(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
         _ => {
             let src = any_host(rng, vrf, dst.is_ipv4());
             let inner = frame(rng, tables, inner_mac, vrf, src, dst);
-            format!("{underlay} / udp 50000 > 4789{sum} / vxlan {} / {inner}", 5000 + vrf)
+            let (vni, router) = (rng.one(&[5000, 5000, 6000]) + vrf, tables.host().router_mac);
+            let inner = match router.filter(|_| rng.percent(50)) {
+                Some(router) => inner.replace(&format!("> {GATEWAY_MAC}"), &format!("> {router}")),
+                None => inner,
+            };
+            format!("{underlay} / udp 50000 > 4789{sum} / vxlan {vni} / {inner}")
         }
     }
 }

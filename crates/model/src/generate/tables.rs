@@ -81,7 +81,8 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let ids: Vec<NexthopId> = nexthops.iter().map(|(id, _)| *id).collect();
     let mut changes = vec![Change::SetHost(tunnel_sources(rng))];
     changes.extend((0..METERS).map(|id| Change::PutMeter(MeterId(id), meter(rng))));
-    changes.extend(networks.iter().filter_map(|n| Some(Change::PutVxlan { vni: n.vni?, vrf: n.vrf })));
+    let vnis = networks.iter().flat_map(|n| n.vni.into_iter().chain(n.l3vni).map(|vni| (vni, n.vrf)));
+    changes.extend(vnis.map(|(vni, vrf)| Change::PutVxlan { vni, vrf }));
     changes.extend(implied_routes(&networks, &guests, &nexthops));
     for vrf in &vrfs {
         changes.extend((0..rng.below(8)).map(|_| Change::PutRoute {
@@ -124,7 +125,8 @@ fn tunnel_sources(rng: &mut Rng) -> Host {
     let tunnel_peers = tunnel_peers.into_iter().filter(|_| rng.percent(50));
     let tunnel_peers = tunnel_peers.filter_map(|(addr, len)| IpNet::new(addr.into(), len).ok()).collect();
     let (udp6_zero_checksum, tunnel_fragments) = (rng.percent(50), rng.percent(25));
-    let host = Host { name: "host".into(), tunnel_source, tunnel_peers, ..Host::default() };
+    let router_mac = rng.percent(50).then_some(Mac([0x06, 0x5e, 192, 0, 2, 1]));
+    let host = Host { name: "host".into(), tunnel_source, tunnel_peers, router_mac, ..Host::default() };
     Host { udp6_zero_checksum, tunnel_fragments, ..host }
 }
 
@@ -235,6 +237,7 @@ fn network(rng: &mut Rng, vrf: u16, guests: &[Vif]) -> Network {
     Network {
         gateways,
         vni: rng.percent(70).then_some(5000 + u32::from(vrf)),
+        l3vni: rng.percent(50).then_some(6000 + u32::from(vrf)),
         learning: rng.percent(70),
         mtu: rng.one(&[9000, 1500, 1450, 650]),
         default_action: action(rng),

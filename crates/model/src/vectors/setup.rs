@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// ```text
 /// host ADDR... [peer PREFIX]...
 /// wire NAME [mac M] [address PREFIX]... [gateway ADDR]... [mtu N] [down] [shared]
-/// network NAME vrf N [gateway PREFIX]... [vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
+/// network NAME vrf N [gateway PREFIX]... [vni N] [l3vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 ///         [l2-gateway here|elsewhere] [no-midstream|reverse-midstream] [asymmetric] [mss-clamp] [routed-outside] [dhcp] [ra] [dns]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
 ///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
@@ -164,7 +164,8 @@ impl Setup {
         for (prefix, nexthop) in routes {
             changes.push(Change::PutRoute { vrf, prefix, nexthop: self.nexthop_id(nexthop) });
         }
-        changes.extend(network.vni.map(|vni| Change::PutVxlan { vni, vrf }));
+        let vnis = network.vni.into_iter().chain(network.l3vni);
+        changes.extend(vnis.map(|vni| Change::PutVxlan { vni, vrf }));
         changes
     }
 
@@ -298,6 +299,7 @@ impl Setup {
             match word {
                 "gateway" => network.gateways.push(value(words)?),
                 "vni" => network.vni = Some(value(words)?),
+                "l3vni" => network.l3vni = Some(value(words)?),
                 "learning" => network.learning = true,
                 "l2-gateway" => {
                     let here = words.next() == Some("here");

@@ -241,6 +241,15 @@ pub struct NetworkArgs {
     /// Exchange MAC addresses and floods by BGP as well
     #[arg(long, requires = "vni")]
     pub evpn: bool,
+    /// VXLAN network identifier of packets that other hosts route to it
+    #[arg(long, value_name = "VNI", requires = "evpn")]
+    pub l3vni: Option<u32>,
+    /// A route target of routes to take besides --import; may be repeated [default: AS and --l3vni]
+    #[arg(long, value_name = "TARGET", requires = "l3vni")]
+    pub l3_import: Vec<String>,
+    /// A route target to announce routes under besides --export; may be repeated [default: AS and --l3vni]
+    #[arg(long, value_name = "TARGET", requires = "l3vni")]
+    pub l3_export: Vec<String>,
     /// Let packets leave behind this address; "host": by the host's own stack, behind its addresses
     #[arg(long, value_name = "ADDRESS")]
     pub snat: Vec<String>,

@@ -68,8 +68,9 @@ pub(super) fn peers(bgp: &config::Bgp) -> Vec<PeerConfig> {
 
 pub(super) fn imports(speech: &Speech) -> Vec<Import> {
     let import = |(vrf, network): (&u16, &SpokenNetwork)| {
-        let routes: Vec<_> = network.import.iter().filter_map(target).collect();
-        let macs = if network.evpn { routes.clone() } else { Vec::new() };
+        let of = |names: &[RouteName]| names.iter().filter_map(target).collect::<Vec<_>>();
+        let macs = if network.evpn { of(&network.import) } else { Vec::new() };
+        let routes = [of(&network.import), of(&network.l3_import)].concat();
         Import { vrf: VrfId::from(*vrf), routes, macs }
     };
     speech.networks.iter().map(import).collect()
@@ -113,12 +114,12 @@ fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announceme
     else {
         return Vec::new();
     };
-    let targets: Vec<_> = network.export.iter().filter_map(target).collect();
+    let targets = |names: &[RouteName]| names.iter().filter_map(target).collect::<Vec<_>>();
     let by = |label| Announcement {
         next_hop,
         label,
         routed: None,
-        targets: targets.clone(),
+        targets: targets(&network.export),
         router_mac: None,
         mobility: None,
         preference: PREFERENCE,
@@ -127,13 +128,21 @@ fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announceme
         let vpn = |prefix: &IpNet| (Nlri::Vpn { rd, prefix: *prefix }, by(Label::Mpls(network.label)));
         return network.prefixes.iter().map(vpn).collect();
     };
-    let routed =
-        Announcement { router_mac: Some(config::router_mac(speech.router_id)), ..by(Label::Vni(vni)) };
+    let bridged = by(Label::Vni(vni));
+    let routed = Announcement {
+        router_mac: Some(config::router_mac(speech.router_id)),
+        targets: [targets(&network.export), targets(&network.l3_export)].concat(),
+        ..by(Label::Vni(network.l3vni.unwrap_or(vni)))
+    };
     let prefix = |prefix: &IpNet| (Nlri::Prefix { rd, prefix: *prefix }, routed.clone());
     let mac = |(mac, address): &(Mac, Option<IpAddr>)| {
-        (Nlri::Mac { rd, mac: *mac, address: *address }, by(Label::Vni(vni)))
+        // An address is announced as a route as well: it has both VNIs (RFC 9135, 5.2).
+        let both = Announcement { label: bridged.label, routed: network.l3vni, ..routed.clone() };
+        let is_route = address.is_some() && network.l3vni.is_some();
+        let announcement = if is_route { both } else { bridged.clone() };
+        (Nlri::Mac { rd, mac: *mac, address: *address }, announcement)
     };
-    let flood = (Nlri::Flood { rd, originator: next_hop }, by(Label::Vni(vni)));
+    let flood = (Nlri::Flood { rd, originator: next_hop }, bridged.clone());
     let prefixes = network.prefixes.iter().map(prefix);
     prefixes.chain(network.macs.iter().map(mac)).chain([flood]).collect()
 }
@@ -151,6 +160,57 @@ fn target(name: &RouteName) -> Option<RouteTarget> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_a_network_with_an_l3vni_is_announced_with_both_numbers() {
+        let names = |text: &str| vec![text.parse::<RouteName>().unwrap()];
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        let network = |l3vni: Option<u32>| SpokenNetwork {
+            label: 100_001,
+            vni: Some(5001),
+            l3vni,
+            evpn: true,
+            rd: "192.0.2.1:1".parse().unwrap(),
+            import: names("64512:5001"),
+            export: names("64512:5001"),
+            l3_import: l3vni.map_or(Vec::new(), |_| names("64512:6001")),
+            l3_export: l3vni.map_or(Vec::new(), |_| names("64512:6001")),
+            prefixes: ["10.1.1.0/24".parse().unwrap()].into(),
+            macs: [(mac, None), (mac, Some("10.1.1.1".parse().unwrap()))].into(),
+        };
+        let of = |l3vni| {
+            let file = "[host]\nname = \"a\"\n[bgp]\nas = 64512\nrouter_id = \"192.0.2.1\"\n[[bgp.peer]]\naddress = \"192.0.2.9\"";
+            let bgp = config::parse(file).unwrap().host.bgp.unwrap();
+            let networks = [(1, network(l3vni))].into();
+            let tunnel_sources = vec!["192.0.2.1".parse().unwrap()];
+            let speech = Speech { bgp, router_id: [192, 0, 2, 1].into(), tunnel_sources, networks };
+            let [imported] = imports(&speech).try_into().unwrap();
+            let show = |(nlri, its): (Nlri, Announcement)| {
+                let kind = match nlri {
+                    Nlri::Mac { address, .. } if address.is_some() => "address",
+                    Nlri::Mac { .. } => "mac",
+                    Nlri::Flood { .. } => "flood",
+                    _ => "prefix",
+                };
+                let Label::Vni(vni) = its.label else { panic!("{nlri:?} has no VNI") };
+                let is_routed = its.router_mac == Some(Mac([6, 0x5e, 192, 0, 2, 1]));
+                (kind, (vni, its.routed, its.targets.len(), is_routed))
+            };
+            let all: BTreeMap<_, _> = announcements(&speech).into_iter().map(show).collect();
+            (all, imported.routes.len(), imported.macs.len())
+        };
+        let alone = (5001, None, 1, false);
+        let both = [
+            ("address", (5001, Some(6001), 2, true)),
+            ("flood", alone),
+            ("mac", alone),
+            ("prefix", (6001, None, 2, true)),
+        ];
+        assert_eq!(of(Some(6001)), (both.into(), 2, 1));
+        let bridged =
+            [("address", alone), ("flood", alone), ("mac", alone), ("prefix", (5001, None, 1, true))];
+        assert_eq!(of(None), (bridged.into(), 1, 1));
+    }
 
     #[test]
     fn names_are_the_same_in_the_file_and_in_messages() {

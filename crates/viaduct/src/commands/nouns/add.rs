@@ -122,6 +122,9 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         import: args.import,
         export: args.export,
         evpn: args.evpn.then_some(true),
+        l3vni: args.l3vni,
+        l3_import: args.l3_import,
+        l3_export: args.l3_export,
         snat: args.snat,
         default: args.default,
     })])

@@ -1,0 +1,112 @@
+"""Routing between networks of different VNIs by EVPN: `l3vni`, with FRR as the reflector."""
+
+import pytest
+
+from lab import eventually
+from lab.bgp import AS, Frr, Gobgp
+from lab.topology import SEATS, UNDERLAY, host_config, tap
+
+A1, B1, B3 = SEATS["a1"], SEATS["b1"], SEATS["b3"]
+# The network of the sessions, which the kernel keeps.
+CONTROL = {"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "rr": "198.51.100.9"}
+L3VNI = {"blue": 6001, "red": 6002}
+ROUTER_MAC = {"a": "06:5e:c0:00:02:01", "b": "06:5e:c0:00:02:02", "c": "02:cc:00:00:00:03"}
+
+
+def plug(lab, name):
+    """Connects a namespace with the network of the sessions."""
+    namespace = lab.plug(name, "ctl0", fabric="control")
+    namespace.ip("addr add", f"{CONTROL[name]}/24", "dev ctl0")
+    return namespace
+
+
+@pytest.fixture
+def reflector(lab):
+    clients = [CONTROL[name] for name in ("a", "b", "go")]
+    reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], clients)
+    lab.cleanup.callback(reflector.stop)
+    return reflector.start()
+
+
+def start(lab, name, guests):
+    """Starts a host whose networks take each other's routes."""
+    config = host_config(name, {guest: tap(guest) for guest in guests})
+    for kind, keys in config.tables:
+        if kind == "guest":
+            del keys["label"]
+        if kind == "network":
+            targets = [f"{AS}:{vni}" for vni in L3VNI.values()]
+            keys |= {"evpn": True, "l3vni": L3VNI[keys["name"]], "l3_import": targets}
+    config.add("bgp.peer", address=CONTROL["rr"])
+    config.bgp["as"] = AS
+    lab.plug(name)
+    plug(lab, name)
+    host = lab.host(config)
+    return host, [lab.container(host, guest) for guest in guests]
+
+
+def learned(host, network):
+    """Returns what BGP's routes of a network lead to, by prefix."""
+    routes = host.viaduct("rt", "list", "--network", network)
+    return {route["prefix"]: route for route in routes if route["owner"] == "bgp"}
+
+
+def frames(seen, source):
+    """Returns the VNIs and inner destination MACs of IP packets from a host."""
+    inner = f"ip.src == {UNDERLAY[source]} && vxlan && (icmp || icmpv6.type == 128 || icmpv6.type == 129)"
+    return {(vni, macs.split(",")[-1]) for vni, macs in seen.fields(inner, "vxlan.vni", "eth.dst")}
+
+
+def test_networks_of_different_vnis(lab, reflector):
+    a, [a1] = start(lab, "a", ["a1"])
+    b, [b1, b3] = start(lab, "b", ["b1", "b3"])
+    for host, network, seat in ((a, "blue", B3), (b, "red", A1)):
+        for prefix in (f"{seat.address}/32", f"{seat.address6}/128"):
+            eventually(lambda: prefix in learned(host, network), prefix)
+    with lab.capture("b", expression="udp port 4789") as seen:
+        a1.expect_ping(B3.address)
+        a1.expect_ping(B3.address6)
+        b3.expect_ping(A1.address6)
+    assert seen.expert() == []
+    # Each host sends by the number that the other one told, to the other one's router.
+    assert frames(seen, "a") == {("6002", ROUTER_MAC["b"])}
+    assert frames(seen, "b") == {("6001", ROUTER_MAC["a"])}
+    # The gateway of the other network is only there.
+    a1.expect_ping("10.2.2.254")
+    # In one subnet frames are bridged, by the network's own number: nothing routes them.
+    eventually(lambda: any(e["mac"] == B1.mac for e in a.viaduct("bgp", "evpn", "--network", "blue")), "the MAC")
+    with lab.capture("b", expression="udp port 4789") as seen:
+        a1.expect_ping(B1.address)
+    assert frames(seen, "a") == {("5001", B1.mac)}
+    assert f"{B1.address}/32" not in learned(a, "blue")
+    # A reflector that knows the standard reads both numbers, targets and the router.
+    text = reflector.ask(f"show bgp l2vpn evpn route rd {UNDERLAY['b']}:2 mac {B3.mac} ip {B3.address}").stdout
+    for word in ("5002/6002", f"RT:{AS}:5002", f"RT:{AS}:6002", f"Rmac:{ROUTER_MAC['b']}"):
+        assert word in text, (word, text)
+    steps = a.viaduct("explain", "--in", "a1", f"{A1.address} > {B3.address}")["steps"]
+    assert f"peer {CONTROL['rr']}, rd {UNDERLAY['b']}:2" in [step["result"] for step in steps if step["table"] == "bgp"]
+    # The guest goes, and its route with it; its subnet stays.
+    b.apply(b.config.without("guest", name="b3"))
+    eventually(lambda: f"{B3.address}/32" not in learned(a, "blue"), "the withdrawal")
+    assert "10.2.2.0/24" in learned(a, "blue")
+
+
+def test_a_prefix_of_another_router(lab, reflector):
+    """A router announces a prefix by type 5, and packets go to its MAC with its number."""
+    a, [a1] = start(lab, "a", ["a1"])
+    router = lab.plug("c")
+    router.ip("addr add", f"{UNDERLAY['c']}/24", "dev up0")
+    go = Gobgp(plug(lab, "go"), lab.directory / "go", CONTROL["go"], CONTROL["rr"])
+    lab.cleanup.callback(go.stop)
+    go.start()
+    route = ["rd", f"{AS}:7", "rt", f"{AS}:6002", "encap", "vxlan", "router-mac", ROUTER_MAC["c"]]
+    for prefix, gateway in (("10.9.0.0/16", "0.0.0.0"), ("fd00:9::/64", "::")):
+        words = ["etag", 0, "gw", gateway, "label", 7001, *route, "nexthop", UNDERLAY["c"]]
+        go.add("evpn", "prefix", prefix, *words)
+        eventually(lambda prefix=prefix: prefix in learned(a, "blue"), prefix)
+    with lab.capture("c", expression="udp port 4789") as seen:
+        for address in ("10.9.0.1", "fd00:9::1"):
+            a1.run(["ping", "-c", "1", "-W", "1", address], check=False)
+        eventually(lambda: len(seen.fields("icmp || icmpv6.type == 128", "frame.number")) == 2, "both packets")
+    assert seen.expert() == []
+    assert frames(seen, "a") == {("7001", ROUTER_MAC["c"])}
