@@ -84,6 +84,24 @@ def test_rollback_returns_to_any_revision(host):
     assert unknown.returncode == 1 and f"to {start + 4}" in unknown.stderr
 
 
+def test_the_way_back_and_rules_numbers_outlive_the_daemon(host):
+    start = revision(host)
+    for port in (80, 81, 82):
+        words = ["--network", "blue", "--priority", "5", "--protocol", "tcp", "--ports", str(port), "--action", "drop"]
+        host.call("rule", "add", *words)
+    ids = {rule["ports"]: rule["id"] for rule in host.viaduct("rule")}
+    host.call("rule", "del", str(ids["80"]))
+    changes = host.viaduct("log")
+    for begin_anew in (host.replace, lambda: (host.kill(), host.start())):
+        begin_anew()
+        assert host.viaduct("log") == changes
+        assert {rule["ports"]: rule["id"] for rule in host.viaduct("rule")} == {p: ids[p] for p in ("81", "82")}
+    host.call("rule", "del", str(ids["81"]))
+    assert [rule["ports"] for rule in host.viaduct("rule")] == ["82"]
+    host.call("rollback", str(start + 2))
+    assert {rule["ports"] for rule in host.viaduct("rule")} == {"80", "81"}
+
+
 def test_a_client_in_python_changes_and_watches(host, lab):
     generated = lab.directory / "client"
     generated.mkdir()

@@ -49,11 +49,11 @@ fn check_all(unread: &[String], index: &Index, objects: &[Item], has_route: HasR
     problems
 }
 
-/// Checks routes that are added to a host whose objects, in `index`, were checked before. The keys of the
-/// routes must be new: routes need nothing else of each other.
+/// Checks routes, and rules without names, that are added to a host whose objects, in `index`, were checked before.
+/// Their keys must be new: they need nothing else of each other.
 #[must_use]
-pub fn check_routes<'a>(index: &Index, routes: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
-    let items: Vec<Item> = routes.map(|route| Item::from(route.clone())).collect();
+pub fn check_routes_and_rules<'a>(index: &Index, objects: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
+    let items: Vec<Item> = objects.map(|object| Item::from(object.clone())).collect();
     let mut problems = Vec::new();
     refers::check(index, &[], (&items, &|_, _| false), &mut problems);
     problems

@@ -22,8 +22,8 @@ pub use bgp::{
     BGP_PORT, Bgp, BgpFamily, BgpPeer, Labels, MOST_LISTEN, Password, RouteName, router_id, router_mac,
 };
 pub use check::{
-    CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes, unguarded,
-    warnings,
+    CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes_and_rules,
+    unguarded, warnings,
 };
 pub use host::{Executor, Host, SOCKET_DIRS};
 pub use machine::{

@@ -18,8 +18,8 @@ pub(crate) use routes::{Origins, places_of};
 
 use crate::owner::Owned;
 use config::{
-    DefaultAction, Guest, GuestKind, GuestVlan, Index, Mode, Object, Rate, Route, RuleAction, ShapeRate,
-    Target, Wire, router_id, router_mac,
+    DefaultAction, Guest, GuestKind, GuestVlan, Index, Key, Kind, Mode, Object, Rate, Route, RuleAction,
+    ShapeRate, Target, Wire, router_id, router_mac,
 };
 use imbl::OrdMap;
 use ipnet::IpNet;
@@ -58,6 +58,9 @@ impl Ids {
     fn reset_others(&mut self) {
         self.vifs.reset_others();
         self.nexthops.reset_others();
+    }
+
+    fn reset_rules(&mut self) {
         self.rules.reset_others();
         self.meters.reset_others();
     }
@@ -67,6 +70,18 @@ impl Ids {
         self.nexthops.reset();
         self.rules.reset();
         self.meters.reset();
+    }
+
+    /// Begins with the numbers that rules had before.
+    pub(crate) fn numbered(rules: impl IntoIterator<Item = (Key, u32)>) -> Self {
+        let rules = rules.into_iter().filter_map(|(key, id)| Some(((key.network?, key.name), id)));
+        Self { rules: Pool::numbered(rules), ..Self::default() }
+    }
+
+    /// Returns the number of a rule, which is stored with it.
+    pub(crate) fn number(&self, key: &Key) -> Option<u32> {
+        let network = key.network.as_deref().filter(|_| key.kind == Kind::Rule)?;
+        self.rule(network, &key.name).map(|id| id.0)
     }
 
     pub(crate) fn rule(&self, network: &str, text: &str) -> Option<RuleId> {
@@ -149,41 +164,50 @@ pub(crate) fn compile(
     compiler.finish()
 }
 
-/// Routes that change, with what they refer to before and after the change. A route in both lists changes.
-pub(crate) struct RouteChanges<'a> {
+/// Routes and rules that change, with what the removed ones refer to. One in both lists of its kind changes.
+pub(crate) struct Changes<'a> {
     pub(crate) before: &'a Index,
     pub(crate) removed: Vec<&'a Route>,
     pub(crate) added: Vec<&'a Route>,
+    pub(crate) removed_rules: Vec<&'a config::Rule>,
+    pub(crate) added_rules: Vec<&'a config::Rule>,
 }
 
-/// Compiles changed routes into the tables `of`. The result is that of [`compile`] for all objects, but the cost
-/// depends only on the number of these routes.
-pub(crate) fn recompile(of: &Desired, index: &Index, changes: &RouteChanges<'_>, ids: &mut Ids) -> Desired {
+/// Compiles changed routes and rules into the tables `of`. The result is that of [`compile`] for all objects, but the
+/// cost depends only on their number.
+pub(crate) fn recompile(of: &Desired, index: &Index, changes: &Changes<'_>, ids: &mut Ids) -> Desired {
     let links = Links::default();
     let mut compiler = Compiler::new(changes.before, ids, &links, of.clone());
     compiler.remove_routes(&changes.removed);
+    changes.removed_rules.iter().for_each(|rule| compiler.remove_rule(rule));
     compiler.index = index;
     changes.added.iter().for_each(|route| compiler.route(&ObjectRoute::from(*route)));
+    changes.added_rules.iter().for_each(|rule| compiler.rule(rule));
     compiler.finish()
 }
 
-/// Compiles all objects but routes anew, and changed routes, into the tables `of`. The other routes must depend on
-/// nothing that changes; `is_kept` tells whether a network has such a route. The result is that of [`compile`] for all
-/// objects, but the cost does not depend on the number of routes.
+/// Compiles objects anew, and changed routes, into the tables `of`. The other routes must depend on nothing that
+/// changes; `is_kept` tells whether a network has such a route. With `rules_stay` this holds for rules as well. The result is that of [`compile`] for all objects, but the cost does not depend on the
+/// number of routes, and of rules that stay.
 pub(crate) fn compile_beside_routes(
     of: &Desired,
     (host, index): (&config::Host, &Index),
     objects: &[&Owned],
     links: &Links,
-    (changes, is_kept): (&RouteChanges<'_>, config::HasRoute<'_>),
+    (changes, is_kept, rules_stay): (&Changes<'_>, config::HasRoute<'_>, bool),
     ids: &mut Ids,
 ) -> Desired {
     let mut compiler = Compiler::new(changes.before, ids, links, of.clone());
     compiler.remove_routes(&changes.removed);
     compiler.index = index;
-    let Desired { nexthops, routes, implied, learned, bridges, .. } = std::mem::take(&mut compiler.out);
+    let Desired { nexthops, routes, implied, learned, bridges, rules, meters, vifs, .. } =
+        std::mem::take(&mut compiler.out);
     (compiler.out.nexthops, compiler.out.learned, compiler.out.bridges) = (nexthops, learned, bridges);
     compiler.ids.reset_others();
+    match rules_stay {
+        true => compiler.keep_rules(rules, meters, &vifs),
+        false => compiler.ids.reset_rules(),
+    }
     compiler.objects(host, objects);
     compiler.out.routes = routes;
     compiler.replace_implied(&implied, is_kept);
@@ -227,6 +251,20 @@ impl<'a> Compiler<'a> {
         self.removing = true;
         routes.iter().for_each(|route| self.remove_route(route));
         self.removing = false;
+    }
+
+    /// Keeps all rules, with what they refer to.
+    fn keep_rules(
+        &mut self,
+        rules: OrdMap<RuleId, Rule>,
+        meters: OrdMap<MeterId, MeterConfig>,
+        vifs: &OrdMap<VifId, Vif>,
+    ) {
+        (self.out.rules, self.out.meters) = (rules, meters);
+        for vif in vifs.values().filter(|vif| matches!(vif.kind, VifKind::Mirror(_))) {
+            let id = self.vif_id(&vif.name);
+            self.out.vifs.insert(id, vif.clone());
+        }
     }
 
     /// Puts the implied routes in place of those of `before`, except where somebody wrote one.
@@ -621,7 +659,7 @@ impl<'a> Compiler<'a> {
             RuleAction::End(end) => model::RuleAction::End(action(*end)),
             RuleAction::Mirror(name) => model::RuleAction::Modify(Modifier::Mirror(self.mirror(name))),
             RuleAction::Police(rate) => {
-                let meter = self.meter("rule", format!("{} {}", key.0, key.1), *rate);
+                let meter = self.meter("rule", meter_of(&key), *rate);
                 model::RuleAction::Modify(Modifier::Police(meter))
             }
         };
@@ -637,6 +675,18 @@ impl<'a> Compiler<'a> {
             action,
         };
         self.out.rules.insert(id, compiled);
+    }
+
+    /// Removes a rule that mirrors nothing.
+    fn remove_rule(&mut self, rule: &config::Rule) {
+        let key = (rule.network.clone(), rule.to_string());
+        let meter = ("rule", meter_of(&key));
+        if let Some(id) = self.ids.rules.abandon(&key) {
+            self.out.rules.remove(&RuleId(id));
+        }
+        if let Some(id) = self.ids.meters.abandon(&meter) {
+            self.out.meters.remove(&MeterId(id));
+        }
     }
 
     fn prefixes(&self, endpoint: &config::Endpoint) -> Vec<IpNet> {
@@ -693,6 +743,11 @@ impl<'a> Compiler<'a> {
 }
 
 /// Counts one more use of a thing, or one less if `removing`, and returns its number.
+/// Returns the name of a rule's meter.
+fn meter_of((network, rule): &(String, String)) -> String {
+    format!("{network} {rule}")
+}
+
 fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, (by, removing): (User, bool)) -> u32 {
     match removing.then(|| pool.put_back(&key)).flatten() {
         Some(id) => id,

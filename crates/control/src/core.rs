@@ -8,7 +8,6 @@ mod config_file;
 mod counts;
 mod directory;
 mod hand_over;
-mod history;
 mod inherited;
 mod learned;
 mod links;
@@ -29,27 +28,26 @@ pub use config_file::ConfigFile;
 pub use hand_over::{Foreseen, SharedPort};
 pub use learned::Learned;
 
-pub(crate) use history::{Author, Revision};
 pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes, kept_learned};
+use crate::history::{Author, History};
 use crate::leases;
 use crate::object_change::{ObjectChange, describe};
-use crate::owner::{Changed, Objects, Owned};
+use crate::owner::{Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::speaking::speech;
-use crate::store::{Durability, Store, StoreError};
+use crate::store::{Durability, Store, StoreError, Update};
 use crate::underlay::Underlay;
 use ahead::Claims;
 use carry::{Carry, Early};
 use carryover::Opened;
-use changes::{Next, OTHERS, Scope, kept, route_changes};
+use changes::{Next, Scope, compiled_changes, kept};
 use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Route};
 use config_file::digest;
 use directory::Directory;
 use executor::Executor;
-use history::History;
 use inherited::Inherited;
 use model::{ApplyError, Change};
 use open_ports::{Fresh, OnFailure, Slots, Switch};
@@ -104,7 +102,7 @@ pub struct Core {
     /// Locked while a change is made, not while its ports are opened.
     state: Mutex<State>,
     /// The last changes. Locked for moments only.
-    history: Mutex<History>,
+    history: Arc<Mutex<History>>,
     /// The present revision, for those who watch.
     revision: watch::Sender<u64>,
     /// The state after the last change. Readers never wait for a change in progress.
@@ -183,7 +181,7 @@ impl Core {
             host: Arc::default(),
             objects: store.load().map(|stored| stored.objects).unwrap_or_default(),
             index: Index::default(),
-            ids: Ids::default(),
+            ids: Ids::numbered(store.numbers()),
             desired: Desired::default(),
             slots: Slots::new(),
             inherited: Inherited::default(),
@@ -196,7 +194,7 @@ impl Core {
             targets: Targets::default(),
             stale_routes: Vec::new(),
         };
-        let number = empty.revision;
+        let (number, history) = (empty.revision, store.history());
         let before = ports_of(&file.host, &run_dir, &empty.objects);
         let started = Instant::now();
         let view = Mutex::new(Arc::new(View::new(&empty, executor.clone(), started)));
@@ -214,7 +212,7 @@ impl Core {
             retrying,
             claims: Claims::default(),
             state,
-            history: Mutex::new(History::from(number)),
+            history,
             revision: watch::Sender::new(number),
             view,
         };
@@ -357,21 +355,30 @@ impl Core {
         let switch = Switch::open(&self.ports, slots, wanted, (how.on_failure, how.opened))?;
         let links = Links { wires: switch.links(), away: away(&index, |name| switch.is_up(name)) };
         let mut ids = state.ids.clone();
-        let changed = objects.changes_to(&next);
+        let revision = self.history().next(how.by, objects.differences_to(&next));
+        let changed: Vec<_> = revision.iter().flat_map(|revision| revision.changed()).collect();
         let desired = match scope {
             Scope::All => {
                 let learned = kept_learned(&state.desired, &index);
                 compile((&host, &index), &next.in_order(), &learned, &links, &mut ids)
             }
-            Scope::BesideRoutes => {
-                let others = next.in_order_of(OTHERS);
-                let routes = (&route_changes(&state.index, &changed), &kept(objects, &next) as HasRoute<'_>);
-                compile_beside_routes(&state.desired, (&host, &index), &others, &links, routes, &mut ids)
+            Scope::BesideRoutes | Scope::BesideRules => {
+                let others = next.in_order_of(scope.kinds());
+                let changes = &compiled_changes(&state.index, &changed);
+                let beside = (changes, &kept(objects, &next) as HasRoute<'_>, scope == Scope::BesideRules);
+                compile_beside_routes(&state.desired, (&host, &index), &others, &links, beside, &mut ids)
             }
         };
         #[cfg(test)]
         tests::is_as_compiled_whole(&desired, (&host, &index), &next, &links, &ids);
-        self.commit((&state.desired, &desired), &changed, &next, (how.taken.as_deref(), how.durability))?;
+        let update = Update {
+            revision: revision.as_ref(),
+            objects: &next,
+            taken: how.taken.as_deref(),
+            number: &|key| ids.number(key),
+            durability: how.durability,
+        };
+        self.commit((&state.desired, &desired), &update)?;
         state.targets.follow(&changed);
         let remade: Vec<_> = switch.remade().cloned().collect();
         state.inherited.follow(&state.desired, &desired, &*self.executor);
@@ -388,7 +395,7 @@ impl Core {
         self.ports.keep_services(crate::bindings::plan(&index, |name| ids.vif(name)));
         let notes = remade.iter().map(|spec| note(spec, &index)).chain(faults).collect();
         let changes = describe(&changed);
-        state.revision = self.note(how.by, &state.objects, &next);
+        state.revision = self.announce();
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
         state.standby = state.index.guests().values().any(|guest| guest.standby);
@@ -399,22 +406,15 @@ impl Core {
         Ok(Done { changes, notes })
     }
 
-    /// Applies and stores a change, or does neither. `how`: the digest of the daemon's file, if its objects are taken,
-    /// and how safely the change is stored.
-    fn commit(
-        &self,
-        (from, to): (&Desired, &Desired),
-        changed: &[Changed<'_>],
-        next: &Objects,
-        how: (Option<&str>, Durability),
-    ) -> Result<(), Error> {
+    /// Applies and stores a change, or does neither.
+    fn commit(&self, (from, to): (&Desired, &Desired), update: &Update<'_>) -> Result<(), Error> {
         let changes = from.changes_to(to);
         // Whenever the daemon ends, the snapshot must have the names of everything in the tables.
         let is_named = from.vifs.ptr_eq(&to.vifs) && from.networks.ptr_eq(&to.networks);
         let carry = self.carry.get().filter(|_| !is_named);
         let name = |names: &dyn Fn() -> Directory| carry.into_iter().for_each(|carry| carry.name(names()));
         name(&|| Directory::of(from).and(Directory::of(to)));
-        let committed = self.apply_and_store(&changes, changed, next, how).inspect_err(|e| {
+        let committed = self.apply_and_store(&changes, update).inspect_err(|e| {
             if matches!(e, Error::Store(_)) {
                 // Back to the stored state. The executor accepts it, because it was in force a moment ago.
                 let _ = self.executor.apply(&to.changes_to(from));
@@ -425,29 +425,19 @@ impl Core {
         committed
     }
 
-    fn apply_and_store(
-        &self,
-        changes: &[Change],
-        changed: &[Changed<'_>],
-        next: &Objects,
-        (taken, durability): (Option<&str>, Durability),
-    ) -> Result<(), Error> {
+    fn apply_and_store(&self, changes: &[Change], update: &Update<'_>) -> Result<(), Error> {
         if !changes.is_empty() {
             self.executor.apply(changes)?;
             self.ports.tables_changed();
         }
-        let revision = self.history().number() + u64::from(!changed.is_empty());
-        Ok(self.store.write(changed, next, (taken, revision), durability)?)
+        Ok(self.store.write(update)?)
     }
 
-    /// Notes a change that is in force, and returns the present revision.
-    fn note(&self, by: Author, old: &Objects, new: &Objects) -> u64 {
-        let (differences, mut history) = (old.differences_to(new), self.history());
-        if !differences.is_empty() {
-            history.note(by, differences);
-            self.revision.send_replace(history.number());
-        }
-        history.number()
+    /// Tells those who watch of a change that is in force, and returns the present revision.
+    fn announce(&self) -> u64 {
+        let number = self.history().number();
+        self.revision.send_if_modified(|known| std::mem::replace(known, number) != number);
+        number
     }
 
     /// Returns the number of the last change, and that of later ones.

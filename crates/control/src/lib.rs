@@ -11,6 +11,7 @@ mod bindings;
 mod clients;
 mod compile;
 mod core;
+mod history;
 mod host_side;
 mod kernel;
 mod leases;

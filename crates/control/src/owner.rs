@@ -73,6 +73,11 @@ impl Objects {
         self.by_key.get(key).map(|owned| &**owned)
     }
 
+    /// Returns an object and its key, for keeping.
+    pub(crate) fn shared(&self, key: &Key) -> Option<(Arc<Key>, Arc<Owned>)> {
+        self.by_key.get_key_value(key).map(|(key, owned)| (key.clone(), owned.clone()))
+    }
+
     /// Puts an object behind all others. It replaces one with the same key and then keeps the place of that.
     pub(crate) fn put(&mut self, owner: Owner, object: Object) {
         let key = object.key();

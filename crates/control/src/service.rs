@@ -17,7 +17,8 @@ mod users;
 
 use crate::answers::{Answers, Held};
 use crate::clients::{Connection, Peer};
-use crate::core::{Author, Core, Done, Error, Operation, Transaction, View};
+use crate::core::{Core, Done, Error, Operation, Transaction, View};
+use crate::history::Author;
 use crate::object_change::ObjectChange;
 use crate::server::{Missing, Sandbox};
 use api::v1;

@@ -7,14 +7,18 @@
 
 mod frame;
 mod log;
+mod past;
 mod record;
 
+use crate::history::{History, Revision};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::run_dir_lock::{same_file, when_free};
+use config::{Key, Object};
 use log::{Log, Medium, Room};
-use record::{Entry, Record, Stored};
+use past::Past;
+use record::{Entry, Made, Record, Stored};
 use rustix::fs::{FlockOperation, flock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -33,9 +37,24 @@ pub(crate) enum Durability {
     DiskOrLater,
 }
 
+/// A change that is to be stored.
+pub(crate) struct Update<'a> {
+    /// `None`: no object changes.
+    pub(crate) revision: Option<&'a Arc<Revision>>,
+    /// The objects after it.
+    pub(crate) objects: &'a Objects,
+    /// The digest of the daemon's file, if its objects were taken.
+    pub(crate) taken: Option<&'a str>,
+    /// Returns the number by which people name an object.
+    pub(crate) number: &'a dyn Fn(&Key) -> Option<u32>,
+    pub(crate) durability: Durability,
+}
+
 pub struct Store {
     dir: PathBuf,
     state: Mutex<State>,
+    /// The last changes. Locked for moments only, never while the disk is waited for.
+    history: Arc<Mutex<History>>,
     /// The problems after the last access, in words. Who asks for them never waits for the disk.
     problems: Mutex<Arc<Vec<String>>>,
     /// The lock of the store's files, if they could be opened.
@@ -49,8 +68,9 @@ struct State {
     is_used: bool,
     objects: Objects,
     taken: Option<String>,
-    /// The number of the last change.
-    revision: u64,
+    history: Arc<Mutex<History>>,
+    /// Numbers by which people name objects.
+    numbers: BTreeMap<Key, u32>,
     /// Objects that this version does not understand, by key, and records of which it understands nothing.
     kept: BTreeMap<String, Stored>,
     foreign: Vec<String>,
@@ -145,18 +165,20 @@ impl Store {
             is_used: contents.is_used,
             objects: Objects::default(),
             taken: None,
-            revision: 0,
+            history: Arc::default(),
+            numbers: BTreeMap::new(),
             kept: BTreeMap::new(),
             foreign: Vec::new(),
             damaged: contents.damaged,
             is_anothers: Arc::default(),
         };
-        let mut entries = BTreeMap::new();
-        contents.records.into_iter().for_each(|record| state.replay(record, &mut entries));
-        state.understand(entries);
+        let mut past = Past::default();
+        contents.records.into_iter().for_each(|record| state.replay(record, &mut past));
+        state.understand(&past);
+        let history = state.history.clone();
         let (dir, state) = (dir.to_owned(), Mutex::new(state));
         let problems = Mutex::default();
-        let store = Self { dir, state, problems, lock: None, is_anothers: Arc::default() };
+        let store = Self { dir, state, history, problems, lock: None, is_anothers: Arc::default() };
         store.settle();
         store
     }
@@ -198,56 +220,59 @@ impl Store {
 
     /// Returns the number of the last change.
     pub(crate) fn revision(&self) -> u64 {
-        self.lock().revision
+        locked(&self.history).number()
     }
 
-    /// Stores `new`, which differs by `changed` from what is stored, the digest `taken` of the daemon's file if its
-    /// objects were taken, and the number of the change.
+    /// Returns the last changes, which every write continues.
+    pub(crate) fn history(&self) -> Arc<Mutex<History>> {
+        self.history.clone()
+    }
+
+    /// Returns the numbers by which people named objects when the store was opened.
+    pub(crate) fn numbers(&self) -> Vec<(Key, u32)> {
+        self.lock().numbers.iter().map(|(key, number)| (key.clone(), *number)).collect()
+    }
+
+    /// Stores a change.
     ///
     /// # Errors
     /// [`StoreError::Write`]; the earlier contents are still stored.
-    pub(crate) fn write(
-        &self,
-        changed: &[Changed<'_>],
-        new: &Objects,
-        (taken, revision): (Option<&str>, u64),
-        durability: Durability,
-    ) -> Result<(), StoreError> {
+    pub(crate) fn write(&self, update: &Update<'_>) -> Result<(), StoreError> {
         let state = &mut *self.lock();
         let before = (state.objects.clone(), state.taken.clone(), state.kept.clone());
-        let revision_before = std::mem::replace(&mut state.revision, revision);
-        for changed in changed {
+        let changed = update.revision.iter().flat_map(|revision| revision.changed());
+        let entries = changed.map(|changed| {
             state.kept.remove(&changed.key.to_string());
-        }
-        state.objects = new.clone();
-        state.taken = taken.map(str::to_owned).or(before.1.clone());
+            entry(&changed, (update.number)(changed.key))
+        });
         let record = Record {
-            changed: changed.iter().map(entry).collect(),
-            taken: taken.map(str::to_owned),
-            revision: Some(revision),
-            ..Record::default()
+            changed: entries.collect(),
+            taken: update.taken.map(str::to_owned),
+            ..record_of(update.revision)
         };
-        let written = if changed.is_empty() && taken.is_none() {
-            state.sync()
-        } else {
-            state.append_or_snapshot(&record, durability)
-        };
+        state.objects = update.objects.clone();
+        state.taken = update.taken.map(str::to_owned).or(before.1.clone());
+        let written =
+            if record.is_empty() { state.sync() } else { state.append_or_snapshot(&record, Some(update)) };
         // A removal may have found room where others would not.
         if written.is_err() || !record.only_removes() {
             state.note(&self.dir, &written);
         }
         let result = match written {
             Ok(()) => Ok(()),
-            Err(_) if durability == Durability::DiskOrLater => {
+            Err(_) if update.durability == Durability::DiskOrLater => {
                 state.owe();
                 Ok(())
             }
             Err(e) => {
                 (state.objects, state.taken, state.kept) = before;
-                state.revision = revision_before;
                 Err(self.unwritable(e))
             }
         };
+        if result.is_ok() {
+            state.number(update);
+            update.revision.into_iter().for_each(|revision| locked(&self.history).push(revision.clone()));
+        }
         self.tell(state);
         result
     }
@@ -257,7 +282,7 @@ impl Store {
         let state = &mut *self.lock();
         for key in keys {
             if let Some(owned) = state.objects.remove(key) {
-                state.kept.insert(key.to_string(), stored(&owned));
+                state.kept.insert(key.to_string(), stored(&owned, state.numbers.get(key).copied()));
             }
         }
         self.tell(state);
@@ -275,7 +300,7 @@ impl Store {
         let state = &mut *self.lock();
         let fails = state.failed.is_some() && state.log.is_ok();
         if fails {
-            let written = state.append_or_snapshot(&Record::default(), Durability::Disk);
+            let written = state.append_or_snapshot(&Record::default(), None);
             state.note(&self.dir, &written);
             self.tell(state);
         }
@@ -305,44 +330,53 @@ impl Store {
 }
 
 impl State {
-    fn replay(&mut self, text: String, entries: &mut BTreeMap<String, Stored>) {
-        let Ok(Record { changed, taken, revision, unknown }) = serde_json::from_str(&text) else {
+    fn replay(&mut self, text: String, past: &mut Past) {
+        let Ok(Record { changed, taken, revision, made, unknown }) = serde_json::from_str(&text) else {
             return self.foreign.push(text);
         };
-        for Entry { key, object } in changed {
-            match object {
-                Some(object) => drop(entries.insert(key, object)),
-                None => drop(entries.remove(&key)),
-            }
-        }
+        past.replay(changed, revision, made);
         self.taken = taken.or(self.taken.take());
-        self.revision = revision.unwrap_or(self.revision);
         if !unknown.is_empty() {
             self.foreign.push(Record { unknown, ..Record::default() }.text());
         }
     }
 
     /// Makes objects of what was stored. What it can't read is kept as it is.
-    fn understand(&mut self, entries: BTreeMap<String, Stored>) {
-        for (key, stored) in entries {
-            let owner = Owner::from_name(&stored.owner);
-            match (owner, config::parse_objects(&stored.toml)) {
-                (Some(owner), Ok(read)) => {
-                    read.into_iter().for_each(|object| self.objects.restore(stored.seq, owner, object));
-                }
-                _ => drop(self.kept.insert(key, stored)),
+    fn understand(&mut self, past: &Past) {
+        let (touched, mut known) = (past.touched(), HashMap::new());
+        for (text, stored) in past.entries() {
+            let Some((owner, object)) = object(stored) else {
+                self.kept.insert(text.clone(), stored.clone());
+                continue;
+            };
+            let key = object.key();
+            self.objects.restore(stored.seq, owner, object);
+            if touched.contains(text.as_str()) {
+                known.extend(self.objects.shared(&key).map(|shared| (text.as_str(), shared)));
+            }
+            self.numbers.extend(stored.number.map(|number| (key, number)));
+        }
+        *locked(&self.history) = past.history(&known);
+    }
+
+    /// Takes over the numbers of a change.
+    fn number(&mut self, update: &Update<'_>) {
+        for changed in update.revision.iter().flat_map(|revision| revision.changed()) {
+            match (update.number)(changed.key).filter(|_| changed.new.is_some()) {
+                Some(number) => drop(self.numbers.insert(changed.key.clone(), number)),
+                None => drop(self.numbers.remove(changed.key)),
             }
         }
     }
 
     /// Stores a change that was already made in memory.
-    fn append_or_snapshot(&mut self, record: &Record, durability: Durability) -> Result<(), String> {
+    fn append_or_snapshot(&mut self, record: &Record, update: Option<&Update<'_>>) -> Result<(), String> {
         let log = self.log.as_ref().map_err(String::clone)?;
         if log.needs_snapshot() {
-            return self.write_snapshot();
+            return self.write_snapshot(update);
         }
         // This snapshot is only worthwhile, not needed, so it may fail: the record can still be appended.
-        if log.is_long() && self.write_snapshot().is_ok() {
+        if log.is_long() && self.write_snapshot(update).is_ok() {
             return Ok(());
         }
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
@@ -351,7 +385,8 @@ impl State {
             record if record.is_empty() => Room::Lacking,
             _ => Room::More,
         };
-        log.append(&record.text(), durability != Durability::Kernel, room).map_err(|e| e.to_string())
+        let waits = update.is_none_or(|update| update.durability != Durability::Kernel);
+        log.append(&record.text(), waits, room).map_err(|e| e.to_string())
     }
 
     /// Makes the next write store everything.
@@ -364,20 +399,37 @@ impl State {
     /// Waits until the disk has all that is stored.
     fn sync(&mut self) -> Result<(), String> {
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
-        if log.needs_snapshot() { self.write_snapshot() } else { log.sync().map_err(|e| e.to_string()) }
+        if log.needs_snapshot() { self.write_snapshot(None) } else { log.sync().map_err(|e| e.to_string()) }
     }
 
-    /// Writes all that is stored anew.
-    fn write_snapshot(&mut self) -> Result<(), String> {
-        let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
-        let taken = Record { taken: self.taken.clone(), revision: Some(self.revision), ..Record::default() };
-        let taken = taken.text();
+    /// Writes all that is stored anew, with what an update adds to it: the objects as they were before the changes that
+    /// are remembered, and these changes.
+    fn write_snapshot(&mut self, update: Option<&Update<'_>>) -> Result<(), String> {
+        let mut history = locked(&self.history).clone();
+        let coming = update.and_then(|update| update.revision);
+        coming.into_iter().for_each(|revision| history.push(revision.clone()));
+        let number = |key: &Key| {
+            let coming = update.and_then(|update| (update.number)(key));
+            coming.or_else(|| self.numbers.get(key).copied())
+        };
+        let first = history.back(history.first(), &self.objects).unwrap_or_default();
+        let begin =
+            Record { taken: self.taken.clone(), revision: Some(history.first()), ..Record::default() };
         let nothing = Objects::default();
-        let objects = nothing.changes_to(&self.objects).into_iter();
+        let objects =
+            nothing.changes_to(&first).into_iter().map(|changed| entry(&changed, number(changed.key)));
+        let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
+        let changes = history.last().map(|revision| {
+            let changed = revision.changed().map(|changed| entry(&changed, number(changed.key)));
+            Record { changed: changed.collect(), ..record_of(Some(revision)) }.text()
+        });
         let kept =
             self.kept.iter().map(|(key, stored)| Entry { key: key.clone(), object: Some(stored.clone()) });
-        let entries = objects.map(|changed| entry(&changed)).chain(kept).map(one);
-        let records = std::iter::once(taken).chain(self.foreign.iter().cloned()).chain(entries);
+        let records = std::iter::once(begin.text())
+            .chain(self.foreign.iter().cloned())
+            .chain(objects.map(one))
+            .chain(changes)
+            .chain(kept.map(one));
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
         log.snapshot(records).map_err(|e| e.to_string())
     }
@@ -480,12 +532,32 @@ fn copy_files(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn entry(changed: &Changed<'_>) -> Entry {
-    Entry { key: changed.key.to_string(), object: changed.new.map(stored) }
+fn locked(history: &Mutex<History>) -> MutexGuard<'_, History> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn stored(owned: &Owned) -> Stored {
-    Stored { seq: owned.seq, owner: owned.owner.name().to_owned(), toml: owned.object.to_toml() }
+/// Returns the record of a change, without the objects.
+fn record_of(revision: Option<&Arc<Revision>>) -> Record {
+    let made = revision.map(|revision| Made {
+        time: revision.since_1970(),
+        uid: revision.uid,
+        request: revision.request.clone().into_owned(),
+    });
+    Record { revision: revision.map(|revision| revision.number), made, ..Record::default() }
+}
+
+fn entry(changed: &Changed<'_>, number: Option<u32>) -> Entry {
+    Entry { key: changed.key.to_string(), object: changed.new.map(|new| stored(new, number)) }
+}
+
+fn stored(owned: &Owned, number: Option<u32>) -> Stored {
+    Stored { seq: owned.seq, owner: owned.owner.name().to_owned(), toml: owned.object.to_toml(), number }
+}
+
+/// Reads a stored object; `None` if this version can't.
+fn object(stored: &Stored) -> Option<(Owner, Object)> {
+    let read = config::parse_objects(&stored.toml).ok()?;
+    Some((Owner::from_name(&stored.owner)?, read.into_iter().next()?))
 }
 
 #[cfg(test)]

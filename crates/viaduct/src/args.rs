@@ -85,7 +85,7 @@ pub enum Command {
     },
     /// Keep what `--confirm` would undo
     Confirm,
-    /// Show the last changes since the daemon's start: when, by whom, and what
+    /// Show the last 100 changes: when, by whom, and what
     Log {
         /// Also show objects and fields
         #[arg(short, long)]

@@ -3351,7 +3351,7 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Confirm"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists the last changes since the daemon's start, the oldest first.
+        /// Lists the last 100 changes, the oldest first.
         pub async fn history(
             &mut self,
             request: impl tonic::IntoRequest<super::HistoryRequest>,
@@ -3977,7 +3977,7 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::ConfirmRequest>,
         ) -> std::result::Result<tonic::Response<super::ConfirmReply>, tonic::Status>;
-        /// Lists the last changes since the daemon's start, the oldest first.
+        /// Lists the last 100 changes, the oldest first.
         async fn history(
             &self,
             request: tonic::Request<super::HistoryRequest>,

@@ -2,6 +2,10 @@
 //! dense, and a number that comes free is given away only in a later batch.
 
 use imbl::{OrdMap, OrdSet};
+use std::collections::BTreeSet;
+
+/// Numbers that may be free between those in use when a pool begins.
+const SPARSE: u32 = 1 << 16;
 
 /// Numbers of things `K`, with their uses. A clone is cheap.
 #[derive(Clone)]
@@ -42,6 +46,23 @@ impl<K> Default for Pool<K> {
 }
 
 impl<K: Ord + Clone> Pool<K> {
+    /// Begins with things that have numbers, none of which is used yet. The first to have a number keeps it, and none
+    /// has one that is much larger than their count, since numbers are dense.
+    pub(crate) fn numbered(things: impl IntoIterator<Item = (K, u32)>) -> Self {
+        let things: Vec<_> = things.into_iter().collect();
+        let most = 2 * things.len() as u32 + SPARSE;
+        let (mut pool, mut given) = (Self::default(), BTreeSet::new());
+        for (key, id) in things {
+            if id < most && !pool.entries.contains_key(&key) && given.insert(id) {
+                pool.entries.insert(key, Entry { id, routes: 0, round: 0 });
+            }
+        }
+        pool.next = given.last().map_or(0, |last| last + 1);
+        pool.free = (0..pool.next).filter(|id| !given.contains(id)).collect();
+        pool.is_any_unused = true;
+        pool
+    }
+
     /// Adds a use to a thing and returns its number.
     pub(crate) fn take(&mut self, key: K, by: User) -> u32 {
         let used = |entry: Entry| match by {
@@ -69,6 +90,14 @@ impl<K: Ord + Clone> Pool<K> {
         if entry.routes == 0 {
             self.unused.push(key.clone());
         }
+        Some(entry.id)
+    }
+
+    /// Takes the use by others than routes from a thing and returns its number.
+    pub(crate) fn abandon(&mut self, key: &K) -> Option<u32> {
+        let entry = self.entries.get_mut(key)?;
+        entry.round = 0;
+        self.unused.push(key.clone());
         Some(entry.id)
     }
 
@@ -135,6 +164,17 @@ mod tests {
         assert_eq!(["b", "c"].map(|key| take(&mut pool, key)), [1, 2], "a's number rests");
         assert_eq!(pool.sweep(), [0]);
         assert_eq!(["d", "b", "c"].map(|key| take(&mut pool, key)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn numbers_of_before_are_kept_and_the_others_given_away() {
+        let mut pool = Pool::numbered([("a", 3), ("b", 1), ("twin", 1), ("wild", u32::MAX)]);
+        let take = |pool: &mut Pool<_>, key| pool.take(key, Other);
+        assert_eq!(["a", "b", "twin", "wild", "new"].map(|key| take(&mut pool, key)), [3, 1, 0, 2, 4]);
+        let mut pool = Pool::numbered([("a", 3), ("b", 1)]);
+        take(&mut pool, "b");
+        assert_eq!(pool.sweep(), [3], "a is not there any more");
+        assert_eq!(["b", "c", "d", "e"].map(|key| take(&mut pool, key)), [1, 0, 2, 3]);
     }
 
     #[test]

@@ -5,14 +5,15 @@ use super::ahead::{self, Ahead};
 use super::open_ports::{OnFailure, needed, unplugged};
 use super::transact::may_wait;
 use super::with_file::WithFile;
-use super::{Author, Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
-use crate::compile::{Desired, RouteChanges, recompile};
+use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
+use crate::compile::{self, Desired, recompile};
+use crate::history::Author;
 use crate::leases;
 use crate::object_change::describe;
-use crate::owner::{Changed, Objects, Owner};
+use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, PortSpec};
-use crate::store::Durability;
-use config::{Host, Index, Item, Key, Kind, Lease, Object, Route};
+use crate::store::{Durability, Update};
+use config::{Host, Index, Item, Key, Kind, Lease, Object, Route, Rule, RuleAction};
 use ipnet::IpNet;
 use model::Vrf;
 use std::collections::HashSet;
@@ -20,26 +21,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All kinds but routes, of which there may be a million.
-pub(super) const OTHERS: [Kind; Kind::ALL.len() - 1] = {
-    let mut others = [Kind::Wire; Kind::ALL.len() - 1];
-    let (mut at, mut to) = (0, 0);
-    while at < Kind::ALL.len() {
-        if !matches!(Kind::ALL[at], Kind::Route) {
-            others[to] = Kind::ALL[at];
-            to += 1;
-        }
-        at += 1;
-    }
-    others
-};
-
 /// The part of the objects on which a change has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
     /// Everything but routes, and the routes that change themselves.
     BesideRoutes,
+    /// The same, and no rules.
+    BesideRules,
 }
 
 /// The work that a request makes, as long as the state stays as it is.
@@ -195,8 +184,8 @@ impl Core {
             if changed.is_empty() {
                 return Ok(Attempt::Done(Done::default()));
             }
-            if state.only_routes_matter(&changed) {
-                return self.change_routes(state, &draft.objects, &changed, how.by).map(Attempt::Done);
+            if state.is_plain(&changed) {
+                return self.change_plainly(state, &draft.objects, &changed, how.by).map(Attempt::Done);
             }
         }
         let next = Next::after(state, draft, &changed)?;
@@ -215,18 +204,19 @@ impl Core {
         }
     }
 
-    /// Puts changed routes in force, on which nothing else depends. The cost depends on their number alone.
-    fn change_routes(
+    /// Puts changed routes and rules in force, on which nothing else depends. The cost depends on their number alone.
+    fn change_plainly(
         &self,
         state: &mut State,
         next: &Objects,
         changed: &[Changed<'_>],
         by: Author,
     ) -> Result<Done, Error> {
-        none_of(config::check_routes(&state.index, changed.iter().filter_map(|c| Some(&c.new?.object))))?;
+        let added = changed.iter().filter_map(|changed| Some(&changed.new?.object));
+        none_of(config::check_routes_and_rules(&state.index, added))?;
         let mut ids = state.ids.clone();
-        let routes = route_changes(&state.index, changed);
-        let desired: Desired = recompile(&state.desired, &state.index, &routes, &mut ids);
+        let changes = compiled_changes(&state.index, changed);
+        let desired: Desired = recompile(&state.desired, &state.index, &changes, &mut ids);
         #[cfg(test)]
         super::tests::is_as_compiled_whole(
             &desired,
@@ -238,21 +228,40 @@ impl Core {
             },
             &ids,
         );
-        self.commit((&state.desired, &desired), changed, next, (None, Durability::Kernel))?;
+        let revision = self.history().next(by, state.objects.differences_to(next));
+        let update = Update {
+            revision: revision.as_ref(),
+            objects: next,
+            taken: None,
+            number: &|key| ids.number(key),
+            durability: Durability::Kernel,
+        };
+        self.commit((&state.desired, &desired), &update)?;
         state.targets.follow(changed);
         let changes = describe(changed);
-        state.revision = self.note(by, &state.objects, next);
+        state.revision = self.announce();
         (state.objects, state.ids, state.desired) = (next.clone(), ids, desired);
         self.publish(self.view().after(state));
         Ok(Done { changes, notes: Vec::new() })
     }
 }
 
-/// Returns the changed routes, where `before` is what the removed ones refer to.
-pub(super) fn route_changes<'a>(before: &'a Index, changed: &[Changed<'a>]) -> RouteChanges<'a> {
-    let removed = changed.iter().filter_map(|changed| route(changed.old)).collect();
-    let added = changed.iter().filter_map(|changed| route(changed.new)).collect();
-    RouteChanges { before, removed, added }
+/// Returns the changed routes and rules, where `before` is what the removed ones refer to.
+pub(super) fn compiled_changes<'a>(before: &'a Index, changed: &[Changed<'a>]) -> compile::Changes<'a> {
+    compile::Changes {
+        before,
+        removed: changed.iter().filter_map(|changed| route(changed.old)).collect(),
+        added: changed.iter().filter_map(|changed| route(changed.new)).collect(),
+        removed_rules: changed.iter().filter_map(|changed| rule(changed.old)).collect(),
+        added_rules: changed.iter().filter_map(|changed| rule(changed.new)).collect(),
+    }
+}
+
+fn rule(object: Option<&Owned>) -> Option<&Rule> {
+    match &object?.object {
+        Object::Rule(rule) => Some(rule),
+        _ => None,
+    }
 }
 
 /// Returns a function that tells whether a route is there before and after a change, and the same.
@@ -292,9 +301,14 @@ impl Next {
         }
         let routes: HashSet<&Key> =
             changed.iter().map(|changed| changed.key).filter(|key| key.kind == Kind::Route).collect();
-        let others = objects.in_order_of(OTHERS);
+        let scope = if leaves_rules(changed) { Scope::BesideRules } else { Scope::BesideRoutes };
+        let others = objects.in_order_of(scope.kinds());
         let index = Index::new(&host, others.iter().map(|owned| &owned.object));
-        let is_checked = |object: &Object| object.kind() != Kind::Route || routes.contains(&object.key());
+        let is_checked = |object: &Object| match object.kind() {
+            Kind::Route => routes.contains(&object.key()),
+            Kind::Rule => scope != Scope::BesideRules,
+            _ => true,
+        };
         let from_file = places.iter().filter(|item| is_checked(&item.object)).map(|item| (*item).clone());
         let beside = others
             .into_iter()
@@ -310,16 +324,51 @@ impl Next {
             "{problems:?}"
         );
         none_of(problems)?;
-        Ok(Self { host, objects, index, scope: Scope::BesideRoutes })
+        Ok(Self { host, objects, index, scope })
+    }
+}
+
+/// Is true if rules do not change, and stay right and the same.
+fn leaves_rules(changed: &[Changed<'_>]) -> bool {
+    let leaves = |changed: &Changed<'_>| match changed.key.kind {
+        Kind::Guest | Kind::Network => changed.old.is_none(),
+        Kind::Wire | Kind::Lease | Kind::Default | Kind::Rule => false,
+        Kind::Nexthop
+        | Kind::Route
+        | Kind::Mac
+        | Kind::Flood
+        | Kind::Nat
+        | Kind::Forward
+        | Kind::Mpls
+        | Kind::Vxlan => true,
+    };
+    changed.iter().all(leaves)
+}
+
+impl Scope {
+    /// Returns the kinds of objects that are checked and compiled as a whole.
+    pub(super) fn kinds(self) -> impl Iterator<Item = Kind> {
+        let is_left = move |kind: &Kind| match kind {
+            Kind::Route => self != Self::All,
+            Kind::Rule => self == Self::BesideRules,
+            _ => false,
+        };
+        Kind::ALL.into_iter().filter(move |kind| !is_left(kind))
     }
 }
 
 impl State {
-    /// Is true if only routes change and no other object depends on them. A route to a guest on standby gives way while
-    /// the guest is here, so it depends on the guest.
-    fn only_routes_matter(&self, changed: &[Changed<'_>]) -> bool {
-        let is_free = |changed: &Changed<'_>| !route(changed.old).is_some_and(|gone| self.is_needed(gone));
-        !self.standby && changed.iter().all(|changed| changed.key.kind == Kind::Route && is_free(changed))
+    /// Is true if only routes and rules change, no other object depends on them, and they bring no interfaces. A route
+    /// to a guest on standby gives way while the guest is here, so it depends on the guest. Names of rules are checked
+    /// against each other.
+    fn is_plain(&self, changed: &[Changed<'_>]) -> bool {
+        let is_plain = |rule: &Rule| rule.name.is_none() && !matches!(rule.action, RuleAction::Mirror(_));
+        let is_free = |changed: &Changed<'_>| match changed.key.kind {
+            Kind::Route => !self.standby && !route(changed.old).is_some_and(|gone| self.is_needed(gone)),
+            Kind::Rule => [changed.old, changed.new].into_iter().filter_map(rule).all(is_plain),
+            _ => false,
+        };
+        changed.iter().all(is_free)
     }
 
     /// Is true if a floating address may need this route.

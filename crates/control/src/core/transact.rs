@@ -1,8 +1,8 @@
 //! Changes of objects by clients: transactions, those that must be confirmed, and the way back.
 
 use super::changes::{Draft, Step};
-use super::history::{Author, History};
 use super::{Core, Done, Error, State, Switching, missing};
+use crate::history::{Author, History};
 use crate::owner::{Objects, Owned, Owner};
 use config::{Key, Kind, Object};
 use std::collections::VecDeque;
@@ -145,10 +145,7 @@ impl Core {
     /// # Errors
     /// As for any change.
     pub(crate) fn rollback(&self, by: Author, to: Option<u64>) -> Result<Done, Error> {
-        let draft = |state: &State| {
-            let back = self.history().back(to, &state.objects)?;
-            Ok(Step::Make(Draft::of(state, back)?))
-        };
+        let draft = |state: &State| Ok(Step::Make(Draft::of(state, self.back(to, &state.objects)?)?));
         self.change(
             draft,
             || Switching::by(by),
@@ -157,6 +154,16 @@ impl Core {
                 state.unconfirmed = state.unconfirmed.filter(|unconfirmed| !is_gone(unconfirmed));
             },
         )
+    }
+
+    /// Returns the objects as they were at a revision, or before the last change.
+    fn back(&self, to: Option<u64>, now: &Objects) -> Result<Objects, Error> {
+        let history = self.history();
+        let (first, number) = (history.first(), history.number());
+        let to = to.unwrap_or(number.saturating_sub(1));
+        history.back(to, now).ok_or_else(|| {
+            Error::NotFound(format!("there is no way back to revision {to}: known are {first} to {number}"))
+        })
     }
 
     /// Undoes a change that nobody confirmed in time, or whose daemon ends. What others changed meanwhile stays, unless
@@ -171,7 +178,7 @@ impl Core {
             Some(Ok(done)) => Ok(done),
             // Later changes may need it.
             _ => {
-                let before = self.history().back(Some(late.revision - 1), &state.objects);
+                let before = self.back(Some(late.revision - 1), &state.objects);
                 before.and_then(|before| self.change_now(state, before, by))
             }
         };

@@ -1,8 +1,7 @@
 //! Transactions, the last changes, and watching them.
 
-use super::{Author, Core, ENTRY, Held, Operation, Transaction, View, change, convert, tables};
-use crate::clients::Peer;
-use crate::core::Revision;
+use super::{Core, ENTRY, Held, Operation, Transaction, View, change, convert, tables};
+use crate::history::{Revision, since_1970};
 use crate::object_change::describe;
 use crate::owner::{Difference, Owned};
 use api::v1::{self, operation::Operation as Step};
@@ -73,22 +72,17 @@ pub(super) fn history(core: &Core) -> v1::HistoryReply {
 }
 
 fn entry(revision: &Revision, until: Option<Instant>) -> v1::Revision {
-    let Author { peer: Peer { uid, .. }, request } = revision.by;
     let listed: Vec<_> = revision.changed().take(LISTED).collect();
     v1::Revision {
         revision: revision.number,
-        time: since_1970(revision.time),
-        uid,
-        request: request.to_owned(),
+        time: revision.since_1970(),
+        uid: revision.uid,
+        request: revision.request.clone().into_owned(),
         changes: describe(&listed).into_iter().map(change).collect(),
         count: revision.differences.len() as u64,
         unconfirmed_until: until
             .map(|until| since_1970(SystemTime::now() + until.saturating_duration_since(Instant::now()))),
     }
-}
-
-fn since_1970(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Tells of changes after a revision. Between two messages nothing is kept for the client: it gets what changed until it

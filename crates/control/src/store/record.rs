@@ -17,6 +17,19 @@ pub(super) struct Stored {
     pub(super) seq: u64,
     pub(super) owner: String,
     pub(super) toml: String,
+    /// The number by which people name a rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) number: Option<u32>,
+}
+
+/// When a change was made, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Made {
+    /// Seconds since 1970.
+    pub(super) time: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) uid: Option<u32>,
+    pub(super) request: String,
 }
 
 /// A change, which is stored as a whole or not at all.
@@ -30,6 +43,8 @@ pub(super) struct Record {
     /// The number of the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) revision: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) made: Option<Made>,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub(super) unknown: BTreeMap<String, serde_json::Value>,

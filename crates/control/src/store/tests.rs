@@ -2,6 +2,7 @@
 //! loses nothing else.
 
 use super::*;
+use crate::history::Author;
 use crate::owner::{Objects, Owner};
 use std::io;
 use std::sync::Arc;
@@ -18,8 +19,14 @@ fn objects(prefixes: &[&str]) -> Objects {
 
 impl Store {
     fn try_save(&self, new: &Objects, durability: Durability) -> Result<(), StoreError> {
-        let old = self.lock().objects.clone();
-        self.write(&old.changes_to(new), new, (None, 1), durability)
+        self.update(new, None, durability)
+    }
+
+    fn update(&self, new: &Objects, taken: Option<&str>, durability: Durability) -> Result<(), StoreError> {
+        let differences = self.lock().objects.differences_to(new);
+        let revision = locked(&self.history).next(Author::daemon("test"), differences);
+        let (revision, number) = (revision.as_ref(), &|_: &Key| None);
+        self.write(&Update { revision, objects: new, taken, number, durability })
     }
 
     fn save(&self, new: &Objects, durability: Durability) {
@@ -60,9 +67,62 @@ fn what_is_stored_comes_back_and_nothing_else() {
     let store = reopened(dir.path());
     assert_eq!((store.stored(), store.problems()), (contents(&two), Vec::new()));
     assert_eq!(store.load().unwrap().taken, None);
-    store.write(&[], &two, (Some("digest"), 1), Durability::Disk).unwrap();
+    store.update(&two, Some("digest"), Durability::Disk).unwrap();
     drop(store);
     assert_eq!(reopened(dir.path()).load().unwrap().taken.as_deref(), Some("digest"));
+}
+
+/// Describes the history: each state to which there is a way back.
+fn states(store: &Store) -> Vec<(u64, Vec<String>)> {
+    let (history, now) = (locked(&store.history), &store.lock().objects);
+    let back = |number| (number, contents(&history.back(number, now).unwrap()));
+    (history.first()..=history.number()).map(back).collect()
+}
+
+#[test]
+fn the_last_changes_come_back() {
+    let pool = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"];
+    bolero::check!().with_iterations(100).with_type::<Vec<(u8, bool, bool)>>().for_each(|steps| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = reopened(dir.path());
+        for (present, anew, again) in steps.iter().take(8) {
+            let there: Vec<_> = pool.iter().zip(0..).filter(|(_, bit)| present >> bit & 1 == 1).collect();
+            if *anew {
+                store.lock().owe();
+            }
+            store.save(
+                &objects(&there.iter().map(|(prefix, _)| **prefix).collect::<Vec<_>>()),
+                Durability::Kernel,
+            );
+            if *again {
+                let (before, author) = (states(&store), locked(&store.history).last().last().cloned());
+                drop(store);
+                store = reopened(dir.path());
+                assert_eq!(states(&store), before);
+                let last = locked(&store.history).last().last().cloned();
+                let of =
+                    |revision: Arc<Revision>| (revision.since_1970(), revision.uid, revision.request.clone());
+                assert_eq!(last.map(of), author.map(of));
+            }
+        }
+    });
+}
+
+#[test]
+fn more_changes_than_are_remembered_leave_the_objects() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (objects(&["10.1.0.0/16"]), objects(&["10.1.0.0/16", "10.2.0.0/16"]));
+    let store = reopened(dir.path());
+    for _ in 0..60 {
+        [&two, &one].iter().for_each(|objects| store.save(objects, Durability::Kernel));
+    }
+    drop(store);
+    for _ in 0..2 {
+        let store = reopened(dir.path());
+        let numbers: Vec<_> = states(&store).into_iter().map(|(number, _)| number).collect();
+        assert_eq!((numbers, store.stored()), ((20..=120).collect(), contents(&one)));
+        store.lock().write_snapshot(None).unwrap();
+    }
 }
 
 #[test]
@@ -154,7 +214,7 @@ fn a_damaged_file_of_which_there_is_no_copy_is_left_as_it_is() {
     let store = reopened(dir.path());
     let said = store.try_save(&one, Durability::Disk).unwrap_err().to_string();
     assert!(said.contains("no copy can be made") && said.contains("restart"), "{said}");
-    store.write(&[], &one, (Some("digest"), 1), Durability::DiskOrLater).unwrap();
+    store.update(&one, Some("digest"), Durability::DiskOrLater).unwrap();
     store.heal();
     let problems = store.problems().join("\n");
     assert!(problems.contains("is lost") && !problems.contains("is beside it"), "{problems}");
@@ -369,9 +429,7 @@ fn a_disk_that_fails_anywhere_refuses_changes_until_it_works_again() {
 fn what_is_in_force_though_not_stored_is_stored_when_the_disk_works() {
     let disk = Arc::new(Mutex::new(Disk { failing: 0..7, ..Disk::default() }));
     let (store, one) = (store_on(&disk), objects(&["10.1.0.0/16"]));
-    store
-        .write(&Objects::default().changes_to(&one), &one, (Some("digest"), 1), Durability::DiskOrLater)
-        .unwrap();
+    store.update(&one, Some("digest"), Durability::DiskOrLater).unwrap();
     assert_eq!(found_in(disk.lock().unwrap().now.clone()), [""; 0]);
     while !store.problems().is_empty() {
         store.heal();

@@ -71,7 +71,7 @@ const TARGETS: [&str; 11] = [
 ];
 
 /// Objects that are no routes, and on which routes may depend.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 18] = [
     "[[guest]]\nname = \"vm2\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"t2\"\nmac = \"02:00:00:00:00:02\"\n\
      addresses = [\"10.1.1.2\"]\nlabel = 102\n",
     "[[guest]]\nname = \"vm3\"\nnetwork = \"red\"\nkind = \"tap\"\ndevice = \"t3\"\nmac = \"02:00:00:00:00:03\"\n\
@@ -82,6 +82,10 @@ const OTHERS: [&str; 14] = [
     "[[nexthop]]\nname = \"leaf\"\nto = [{ tunnel = \"mpls-over-udp\", remote = \"192.0.2.2\", label = 100 }]\n",
     "[[rule]]\nnetwork = \"blue\"\npriority = 5\nto = { guest = \"vm2\" }\naction = \"allow\"\n",
     "[[rule]]\nnetwork = \"red\"\npriority = 5\naction = \"police:3\"\n",
+    "[[rule]]\nnetwork = \"blue\"\npriority = 5\nto = { guest = \"vm1\" }\naction = \"drop\"\n",
+    "[[rule]]\nnetwork = \"red\"\npriority = 6\naction = \"mirror:vxlan:192.0.2.3:7\"\n",
+    "[[rule]]\nnetwork = \"blue\"\nname = \"twin\"\npriority = 7\naction = \"drop\"\n",
+    "[[rule]]\nnetwork = \"blue\"\nname = \"twin\"\npriority = 8\naction = \"police:4\"\n",
     "[[nat]]\nnetwork = \"blue\"\ninside = \"10.1.1.2\"\noutside = \"10.20.0.10\"\noutside_network = \"red\"\n",
     "[[nat]]\nnetwork = \"blue\"\ninside = \"10.1.1.4\"\noutside = \"10.1.0.10\"\noutside_network = \"green\"\n",
     "[[mac]]\nnetwork = \"blue\"\nmac = \"02:00:00:00:00:09\"\nto = { guest = \"vm2\" }\n",

@@ -76,7 +76,7 @@ fn a_request_is_carried_out_once_and_only_at_its_revision() {
 }
 
 #[test]
-fn a_rollback_leads_to_any_state_since_the_start() {
+fn a_rollback_leads_to_any_state_also_after_a_restart() {
     let bench = start(FILE);
     let start = bench.core.view().revision;
     bench.core.add(vec![vm2()]).unwrap();
@@ -88,6 +88,29 @@ fn a_rollback_leads_to_any_state_since_the_start() {
     assert_eq!(bench.keys().len(), 2);
     assert!(bench.core.rollback(TESTER(), Some(start + 9)).is_err());
     assert_eq!(bench.core.history().last().count(), 5, "with that of the start");
+    let bench = bench.restart(FILE);
+    assert_eq!(bench.core.history().last().count(), 5);
+    bench.core.rollback(TESTER(), Some(start + 1)).unwrap();
+    assert_eq!(bench.keys().len(), 3);
+}
+
+#[test]
+fn a_rule_keeps_its_number_over_a_restart() {
+    let bench = start(FILE);
+    let rule = |port| {
+        format!(
+            "[[rule]]\nnetwork = \"blue\"\npriority = 5\nprotocol = \"tcp\"\nports = \"{port}\"\naction = \"drop\"\n"
+        )
+    };
+    let rules: Vec<_> = [80, 81, 82].map(|port| config::parse_objects(&rule(port)).unwrap().remove(0)).into();
+    let number = |bench: &Bench, object: &Object| bench.core.view().ids.number(&object.key());
+    bench.core.add(rules.clone()).unwrap();
+    bench.core.remove(&[rules[0].key()]).unwrap();
+    let before = [1, 2].map(|rule| number(&bench, &rules[rule]).unwrap());
+    let bench = bench.restart(FILE);
+    assert_eq!([1, 2].map(|rule| number(&bench, &rules[rule]).unwrap()), before);
+    bench.core.add(vec![rules[0].clone()]).unwrap();
+    assert!(!before.contains(&number(&bench, &rules[0]).unwrap()));
 }
 
 #[test]

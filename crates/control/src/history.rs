@@ -1,15 +1,15 @@
 //! The last changes: who asked for them, and what they changed, so that they can be undone.
 
-use super::Error;
 use crate::clients::Peer;
 use crate::owner::{Changed, Difference, Objects};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Most changes that are remembered, and most objects that they may have changed together: beyond that the oldest are
 /// forgotten, but never the last one.
-const MOST: (usize, usize) = (100, 200_000);
+pub(crate) const MOST: (usize, usize) = (100, 200_000);
 
 /// The process that asks for a change, and the request.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,9 @@ impl Author {
 pub(crate) struct Revision {
     pub(crate) number: u64,
     pub(crate) time: SystemTime,
-    pub(crate) by: Author,
+    /// The user who asked; `None`: the daemon itself.
+    pub(crate) uid: Option<u32>,
+    pub(crate) request: Cow<'static, str>,
     pub(crate) differences: Vec<Difference>,
 }
 
@@ -38,10 +40,20 @@ impl Revision {
     pub(crate) fn changed(&self) -> impl Iterator<Item = Changed<'_>> {
         self.differences.iter().map(Difference::changed)
     }
+
+    /// Returns when it was made, in seconds since 1970.
+    pub(crate) fn since_1970(&self) -> u64 {
+        since_1970(self.time)
+    }
+}
+
+/// Returns a time in seconds since 1970.
+pub(crate) fn since_1970(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// The present revision, and the changes that led to it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     number: u64,
     last: VecDeque<Arc<Revision>>,
@@ -50,8 +62,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Begins at the revision that the store had.
-    pub(super) fn from(number: u64) -> Self {
+    /// Begins at a revision, without a way back.
+    pub(crate) fn from(number: u64) -> Self {
         Self { number, ..Self::default() }
     }
 
@@ -74,32 +86,37 @@ impl History {
         known.then(|| self.last.iter().filter(|revision| revision.number > number).cloned().collect())
     }
 
-    /// Notes a change.
-    pub(super) fn note(&mut self, by: Author, differences: Vec<Difference>) {
-        self.number += 1;
-        self.objects += differences.len();
-        let (number, time) = (self.number, SystemTime::now());
-        self.last.push_back(Arc::new(Revision { number, time, by, differences }));
+    /// Makes the revision that comes next; `None` if nothing differs.
+    pub(crate) fn next(&self, by: Author, differences: Vec<Difference>) -> Option<Arc<Revision>> {
+        let (number, time) = (self.number + 1, SystemTime::now());
+        let (uid, request) = (by.peer.uid, by.request.into());
+        (!differences.is_empty()).then(|| Arc::new(Revision { number, time, uid, request, differences }))
+    }
+
+    /// Adds a revision. If it does not follow the last one, there is no way back beyond it.
+    pub(crate) fn push(&mut self, revision: Arc<Revision>) {
+        if revision.number != self.number + 1 {
+            *self = Self::from(revision.number.saturating_sub(1));
+        }
+        self.number = revision.number;
+        self.objects += revision.differences.len();
+        self.last.push_back(revision);
         while self.last.len() > MOST.0 || (self.objects > MOST.1 && self.last.len() > 1) {
             let Some(oldest) = self.last.pop_front() else { break };
             self.objects -= oldest.differences.len();
         }
     }
 
-    /// Returns the objects as they were at a revision, or before the last change.
-    pub(super) fn back(&self, to: Option<u64>, now: &Objects) -> Result<Objects, Error> {
-        let to = to.unwrap_or(self.number.saturating_sub(1));
-        let since = self.since(to).ok_or_else(|| {
-            let (first, number) = (self.first(), self.number);
-            Error::NotFound(format!("there is no way back to revision {to}: known are {first} to {number}"))
-        })?;
+    /// Returns the objects as they were at a revision; `None` if that is not known any more, or is still to come.
+    pub(crate) fn back(&self, to: u64, now: &Objects) -> Option<Objects> {
+        let since = self.since(to)?;
         let mut objects = now.clone();
         since.iter().rev().for_each(|revision| undo(revision, &mut objects));
-        Ok(objects)
+        Some(objects)
     }
 
     /// Returns the objects without one change, as far as they are still as it left them; `None` if it is forgotten.
-    pub(super) fn without(&self, number: u64, now: &Objects) -> Option<Objects> {
+    pub(crate) fn without(&self, number: u64, now: &Objects) -> Option<Objects> {
         let revision = self.last.iter().find(|revision| revision.number == number)?;
         let mut objects = now.clone();
         undo(revision, &mut objects);
@@ -137,7 +154,8 @@ mod tests {
     fn changed(history: &mut History, objects: &mut Objects, change: impl FnOnce(&mut Objects)) {
         let before = objects.clone();
         change(objects);
-        history.note(Author::daemon("test"), before.differences_to(objects));
+        let next = history.next(Author::daemon("test"), before.differences_to(objects));
+        history.push(next.unwrap());
     }
 
     #[test]
@@ -154,14 +172,11 @@ mod tests {
         }
         assert_eq!((history.first(), history.number()), (7, 11));
         for (number, state) in (7..).zip(&states) {
-            assert!(
-                history.back(Some(number), &objects).unwrap().differences_to(state).is_empty(),
-                "{number}"
-            );
+            assert!(history.back(number, &objects).unwrap().differences_to(state).is_empty(), "{number}");
         }
-        assert!(history.back(None, &objects).unwrap().differences_to(&states[3]).is_empty());
-        assert!(matches!(history.back(Some(6), &objects), Err(Error::NotFound(_))));
-        assert!(matches!(history.back(Some(12), &objects), Err(Error::NotFound(_))));
+        assert!(history.back(10, &objects).unwrap().differences_to(&states[3]).is_empty());
+        assert!(history.back(6, &objects).is_none());
+        assert!(history.back(12, &objects).is_none());
         // The third change made blue what it is, so the first one has nothing to put back.
         assert!(history.without(8, &objects).unwrap().differences_to(&objects).is_empty());
         let without = history.without(11, &objects).unwrap();
