@@ -9,13 +9,13 @@
               |          +------------- underlay ---+------------------------+         |
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
-Not drawn: containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) each have a tap and a
+Not drawn: hosts e, f and g, each with a container, which find each other by BGP; containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) each have a tap and a
 verbs device; so has the virtual machine node on host a (10.1.1.5), which runs for one step. Host d is connected to no
 other host; its containers left and right (green, 10.3.3.1 and .2) are behind an FPGA card, which is simulated clock by
 clock.
 
-Hosts and containers are network namespaces; the virtual machines run in QEMU. The configurations are a.toml, b.toml
-and d.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers instead of virtual machines.
+Hosts and containers are network namespaces; the virtual machines run in QEMU. The configurations are a.toml, b.toml,
+d.toml and, for e, f and g, leaf.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers instead of virtual machines.
 """
 
 import argparse
@@ -33,12 +33,15 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests/lib"))
 
 from lab import Config, Failed, Lab, Lines, Meeting, Verbs, binary, eventually, meet, run, vm
+from lab.bgp import Frr
 from lab.traffic import round_trip, tcp_rate
 from lab.perftest import perftest, rows
 from lab.verbs_vm import VerbsVm
 
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
 SIM1, SIM2, SIM3, RIGHT = "10.1.1.3", "10.1.1.4", "10.1.1.13", "10.3.3.2"
+REFLECTOR = "192.0.2.9"
+LEAVES = {name: (f"192.0.2.1{n}", f"02:00:00:00:05:0{n}", f"10.5.5.{n}", f"fd00:5::{n}") for n, name in enumerate("efg", 1)}
 LAN_A, LAN_C = "198.51.100.1", "198.51.100.2"
 LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
 MEMORY = f"{192 * 1024 + 8}K"  # of virtual machines: see tests/test_save.py
@@ -415,6 +418,40 @@ class Demo:
         told = run(["sh", "-c", f"{export} export db | {take} import db"]).stdout
         self.say(f"viaduct guest export, import: {told.splitlines()[0]}")
 
+    def fabric(self):
+        with self.step("hosts e, f and g, with nothing about each other in their files, find each other by BGP"):
+            clients = [address for address, *_ in LEAVES.values()]
+            at = self.lab.server("rr", f"{REFLECTOR}/24").namespace
+            reflector = Frr(at, self.lab.directory / "rr", REFLECTOR, clients)
+            self.lab.cleanup.callback(reflector.stop)
+            reflector.start()
+            hosts = {name: self.leaf(name) for name in LEAVES}
+            begun = time.monotonic()
+            others = lambda host: [route for route in host.viaduct("rt") if route["owner"] == "bgp"]
+            for host in hosts.values():
+                eventually(lambda: len(others(host)) == 4, "the routes to both other guests, by IPv4 and IPv6")
+            self.say(f"FRR reflects; all routes are there after {time.monotonic() - begun:.1f} s. On host e:")
+            self.say(hosts["e"].call("bgp", "routes").stdout)
+            for source, target in ("ef", "fg", "ge"):
+                address = LEAVES[target][2]
+                self.ping(f"leaf-{source}", f"leaf-{target}", address, "BGP, MPLS over UDP" if source == "e" else None)
+                self.guests[f"leaf-{source}"].expect_ping(LEAVES[target][3], 2)
+            reflector.stop()
+            self.ping("leaf-e", "leaf-f", LEAVES["f"][2], note="after FRR has ended: ")
+
+    def leaf(self, name):
+        """Starts a host with the file that all leaves have in common."""
+        underlay, mac, *addresses = LEAVES[name]
+        config = Config.read(HERE / "leaf.toml")
+        config.name = config.host["name"] = name
+        config.host["tunnel_source"] = underlay
+        guest = f"leaf-{name}"
+        config.entry("guest", "leaf-e").update(name=guest, device=guest, mac=mac, addresses=addresses)
+        self.lab.server(name, f"{underlay}/24")
+        host = self.lab.host(config)
+        self.guests[guest] = self.lab.container(host, guest)
+        return host
+
     def card(self):
         with self.step("an FPGA card, simulated clock by clock from its SystemVerilog: left -> right, both on host d"):
             host = self.lab.host(Config.read(HERE / "d.toml"))
@@ -484,6 +521,7 @@ class Demo:
         self.restart()
         if self.machines:
             self.migrate()
+        self.fabric()
         self.card()
         self.explain()
         self.summary()

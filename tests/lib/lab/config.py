@@ -33,6 +33,9 @@ class Config:
         """Reads the tables of a file."""
         tables = tomllib.loads(file.read_text())
         config = cls(**tables.pop("host"))
+        config.bgp = tables.pop("bgp", {})
+        for keys in config.bgp.pop("peer", []):
+            config.add("bgp.peer", **keys)
         for table, entries in tables.items():
             for keys in entries:
                 config.add(table, **keys)
