@@ -2,31 +2,31 @@
 
 mod bridges;
 mod diff;
+mod guests;
 mod ids;
 mod implied;
 mod learned;
 mod routes;
+mod rules;
 
 pub use bridges::BridgeChange;
 pub(crate) use bridges::learn_bridge;
 pub(crate) use diff::Desired;
+pub(crate) use guests::{ovs_side, verbs_vif, vlan_vif};
 use ids::{Pool, User};
 pub(crate) use implied::{WAY_OUT, way_out};
 pub(crate) use learned::{kept_learned, learn};
 use routes::{ObjectRoute, To, guests_on_standby_last, is_away, routes_of};
 pub(crate) use routes::{Origins, places_of};
+pub(crate) use rules::policer;
 
 use crate::owner::Owned;
-use config::{
-    DefaultAction, Guest, GuestKind, GuestVlan, Index, Key, Kind, Mode, Object, Rate, Route, RuleAction,
-    ShapeRate, Target, Wire, router_id, router_mac,
-};
+use config::{DefaultAction, Index, Key, Kind, Mode, Object, Route, Target, Wire, router_id, router_mac};
 use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{
-    Action, BridgeTarget, FloatingAddress, L2Gateway, MeterConfig, MeterId, Midstream, Modifier, Network,
-    Nexthop, NexthopId, Overlay, PortRange, Roles, Rule, RuleId, Services, Shape, TcpPaths, Tunnel,
-    TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Action, BridgeTarget, FloatingAddress, L2Gateway, Midstream, Network, Nexthop, NexthopId, Overlay, Roles,
+    RuleId, Services, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
@@ -38,16 +38,6 @@ pub(crate) struct Ids {
     nexthops: Pool<Nexthop>,
     rules: Pool<(String, String)>,
     meters: Pool<(&'static str, String)>,
-}
-
-pub(crate) fn policer(rate: Rate) -> MeterConfig {
-    let bits_per_second = u64::from(rate.mbps) * 1_000_000;
-    // Half a second, because a TCP stream that lost the end of a window waits for 200 ms or more before it sends again,
-    // and what the bucket does not hold of this time is lost to it. Always room for the largest send in the smallest
-    // segments, or for two of the largest in segments of the usual MTU.
-    let default = (bits_per_second / 8 / 2).max(192 * 1024);
-    let burst_bytes = rate.burst_kb.map_or(default, |kb| u64::from(kb) * 1024);
-    MeterConfig { bits_per_second, burst_bytes }
 }
 
 impl Ids {
@@ -98,24 +88,6 @@ impl Ids {
 /// large.
 fn vif_id(id: u32) -> VifId {
     VifId(u16::try_from(id).unwrap_or(u16::MAX))
-}
-
-/// Returns the name of the interface of the verbs device that a guest has beside its port. No object can have
-/// this name.
-pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
-    let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
-    beside.then(|| format!("{}:rdma", guest.name))
-}
-
-/// Returns the name of the OVS side of a guest or wire that an Open vSwitch programs. No object can have this
-/// name.
-pub(crate) fn ovs_side(mode: Mode, name: &str) -> Option<String> {
-    (mode == Mode::Ovs).then(|| format!("{name}:ovs"))
-}
-
-/// Returns the name of the interface that stands for a VLAN of a guest. No object can have this name.
-pub(crate) fn vlan_vif(guest: &Guest, vlan: &GuestVlan) -> String {
-    format!("{}:{}", guest.name, vlan.tag)
 }
 
 fn encapsulation(tunnel: &config::Tunnel) -> Tunnel {
@@ -251,20 +223,6 @@ impl<'a> Compiler<'a> {
         self.removing = true;
         routes.iter().for_each(|route| self.remove_route(route));
         self.removing = false;
-    }
-
-    /// Keeps all rules, with what they refer to.
-    fn keep_rules(
-        &mut self,
-        rules: OrdMap<RuleId, Rule>,
-        meters: OrdMap<MeterId, MeterConfig>,
-        vifs: &OrdMap<VifId, Vif>,
-    ) {
-        (self.out.rules, self.out.meters) = (rules, meters);
-        for vif in vifs.values().filter(|vif| matches!(vif.kind, VifKind::Mirror(_))) {
-            let id = self.vif_id(&vif.name);
-            self.out.vifs.insert(id, vif.clone());
-        }
     }
 
     /// Puts the implied routes in place of those of `before`, except where somebody wrote one.
@@ -561,146 +519,6 @@ impl<'a> Compiler<'a> {
         away.flat_map(places_of).any(|(network, addr)| network == nat.network && addr == nat.inside)
     }
 
-    fn guest(&mut self, guest: &Guest) {
-        let id = self.vif_id(&guest.name);
-        if self.links.away.contains(&guest.name) {
-            return self.absent_guest(guest, id);
-        }
-        let ovs = self.ovs_side(guest.mode, id, &guest.name, self.index.guest_mtu(guest));
-        let vrf = self.vrf(&guest.network);
-        if let Some(mac) = guest.mac {
-            self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
-            if let Some(label) = guest.label {
-                let encap = self.nexthop(Nexthop::Encap { vif: id, mac });
-                self.out.mpls.insert(label, encap);
-            }
-        }
-        let vif = Vif {
-            id,
-            name: guest.name.as_str().into(),
-            kind: match guest.kind {
-                GuestKind::Vhost => VifKind::Vhost,
-                GuestKind::Tap | GuestKind::Host => VifKind::Tap,
-                GuestKind::Rdma => VifKind::Rdma,
-            },
-            vrf: (guest.mode == Mode::Vrouter).then_some(vrf),
-            mac: guest.mac,
-            addresses: guest.addresses.clone(),
-            allowed: guest.allowed.clone(),
-            macs: guest.macs.clone(),
-            vlans: Vec::new(),
-            trunk: None,
-            mtu: self.index.guest_mtu(guest),
-            policy: guest.policy && guest.mode == Mode::Vrouter,
-            meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
-            shape: guest.shape.map_or_else(Shape::default, shape),
-            mirror: guest.mirror.as_ref().map(|name| self.mirror(name)),
-            roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
-            rdma: None,
-            ovs,
-            rules: (guest.policy && guest.mode == Mode::Ovs).then_some(vrf),
-            wire: None,
-        };
-        let vif = Vif { vlans: self.vlans(guest, &vif), ..vif };
-        let vif = match verbs_vif(guest) {
-            Some(name) => {
-                let device = self.vif_id(&name);
-                let (name, kind) = (name.into(), VifKind::Rdma);
-                let (allowed, macs, vlans) = Default::default();
-                let second =
-                    Vif { id: device, name, kind, allowed, macs, vlans, rdma: Some(id), ..vif.clone() };
-                self.out.vifs.insert(device, second);
-                Vif { rdma: Some(device), ..vif }
-            }
-            None => vif,
-        };
-        self.out.vifs.insert(id, vif);
-    }
-
-    /// Adds the interfaces of a guest on standby that is away. They are in no network, so packets from them
-    /// are dropped until the tables include the guest.
-    fn absent_guest(&mut self, guest: &Guest, id: VifId) {
-        self.out.vifs.insert(id, Vif::new(id, &guest.name, VifKind::Vhost));
-        if let Some(name) = verbs_vif(guest) {
-            let device = self.vif_id(&name);
-            let mtu = self.index.guest_mtu(guest);
-            self.out.vifs.insert(device, Vif { mtu, ..Vif::new(device, &name, VifKind::Rdma) });
-        }
-    }
-
-    /// Makes the interfaces of a guest's VLANs. They equal the guest's own except for network and addresses.
-    fn vlans(&mut self, guest: &Guest, own: &Vif) -> Vec<(u16, VifId)> {
-        guest.vlans.iter().map(|vlan| (vlan.tag, self.vlan(guest, own, vlan))).collect()
-    }
-
-    fn vlan(&mut self, guest: &Guest, own: &Vif, vlan: &GuestVlan) -> VifId {
-        let name = vlan_vif(guest, vlan);
-        let (id, vrf) = (self.vif_id(&name), self.vrf(&vlan.network));
-        if let Some(mac) = guest.mac {
-            self.out.macs.insert((vrf, mac), BridgeTarget::Vif(id));
-        }
-        let vif = Vif {
-            id,
-            name: name.into(),
-            vrf: Some(vrf),
-            addresses: vlan.addresses.clone(),
-            allowed: vlan.allowed.clone(),
-            mtu: guest.mtu.unwrap_or_else(|| self.index.network_mtu(&vlan.network)),
-            trunk: Some((own.id, vlan.tag)),
-            ..own.clone()
-        };
-        self.out.vifs.insert(id, vif);
-        id
-    }
-
-    fn rule(&mut self, rule: &config::Rule) {
-        let key = (rule.network.clone(), rule.to_string());
-        let action = match &rule.action {
-            RuleAction::End(end) => model::RuleAction::End(action(*end)),
-            RuleAction::Mirror(name) => model::RuleAction::Modify(Modifier::Mirror(self.mirror(name))),
-            RuleAction::Police(rate) => {
-                let meter = self.meter("rule", meter_of(&key), *rate);
-                model::RuleAction::Modify(Modifier::Police(meter))
-            }
-        };
-        let id = RuleId(self.ids.rules.take(key, User::Other));
-        let compiled = Rule {
-            id,
-            vrf: self.vrf(&rule.network),
-            priority: rule.priority,
-            from: self.prefixes(&rule.from),
-            to: self.prefixes(&rule.to),
-            protocol: rule.protocol.map(|protocol| protocol.0),
-            ports: rule.ports.map(|ports| PortRange { first: ports.first, last: ports.last }),
-            action,
-        };
-        self.out.rules.insert(id, compiled);
-    }
-
-    /// Removes a rule that mirrors nothing.
-    fn remove_rule(&mut self, rule: &config::Rule) {
-        let key = (rule.network.clone(), rule.to_string());
-        let meter = ("rule", meter_of(&key));
-        if let Some(id) = self.ids.rules.abandon(&key) {
-            self.out.rules.remove(&RuleId(id));
-        }
-        if let Some(id) = self.ids.meters.abandon(&meter) {
-            self.out.meters.remove(&MeterId(id));
-        }
-    }
-
-    fn prefixes(&self, endpoint: &config::Endpoint) -> Vec<IpNet> {
-        let guest = endpoint.guest.as_deref().and_then(|name| self.index.guests().get(name));
-        let addresses = guest.iter().flat_map(|guest| guest.all_addresses()).map(IpNet::from);
-        endpoint.cidr.into_iter().chain(addresses).collect()
-    }
-
-    fn meter(&mut self, of: &'static str, name: String, rate: Rate) -> MeterId {
-        let id = MeterId(self.ids.meters.take((of, name), User::Other));
-        self.out.meters.insert(id, policer(rate));
-        id
-    }
-
     fn nexthop(&mut self, nexthop: Nexthop) -> NexthopId {
         let id = NexthopId(number(&mut self.ids.nexthops, nexthop.clone(), (self.user, self.removing)));
         if !self.removing {
@@ -743,11 +561,6 @@ impl<'a> Compiler<'a> {
 }
 
 /// Counts one more use of a thing, or one less if `removing`, and returns its number.
-/// Returns the name of a rule's meter.
-fn meter_of((network, rule): &(String, String)) -> String {
-    format!("{network} {rule}")
-}
-
 fn number<K: Ord + Clone>(pool: &mut Pool<K>, key: K, (by, removing): (User, bool)) -> u32 {
     match removing.then(|| pool.put_back(&key)).flatten() {
         Some(id) => id,
@@ -761,13 +574,6 @@ fn action(action: DefaultAction) -> Action {
         DefaultAction::Allow | DefaultAction::DenyIn => Action::Allow,
         DefaultAction::Drop => Action::Drop,
         DefaultAction::Reject => Action::Reject,
-    }
-}
-
-fn shape(of: config::Shape) -> Shape {
-    Shape {
-        inward: of.inward.map(ShapeRate::bits_per_second),
-        outward: of.outward.map(ShapeRate::bits_per_second),
     }
 }
 
