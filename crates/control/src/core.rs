@@ -76,6 +76,9 @@ pub enum Error {
     NotFound(String),
     #[error("the host is at revision {present}, not {expected}: look again at what changed")]
     Revision { expected: u64, present: u64 },
+    /// One operation of a transaction, counted from 0, is refused.
+    #[error("{error}")]
+    Operation { index: usize, error: Box<Self> },
     #[error("interface \"{name}\" can't be opened: {reason}")]
     Port { name: String, reason: String },
     #[error("the executor refuses it: {0}")]

@@ -8,6 +8,7 @@ mod ovs;
 mod packets;
 mod rdma;
 mod read_only;
+mod refusal;
 mod sockets;
 mod speaker;
 mod state;
@@ -17,7 +18,7 @@ mod users;
 
 use crate::answers::{Answers, Held};
 use crate::clients::{Connection, Peer};
-use crate::core::{Core, Done, Error, Operation, Transaction, View};
+use crate::core::{Core, Done, Operation, Transaction, View};
 use crate::history::Author;
 use crate::object_change::ObjectChange;
 use crate::server::{Missing, Sandbox};
@@ -25,6 +26,7 @@ use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use guest_state::Import;
 use prost::Message;
+use refusal::{invalid, invalid_at, missing};
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio_stream::Stream;
@@ -50,48 +52,6 @@ pub(crate) struct Service {
 
 type Reply<T> = Result<Response<T>, Status>;
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-impl From<Error> for Status {
-    fn from(e: Error) -> Self {
-        let text = shortened(&e.to_string());
-        match e {
-            Error::Invalid(_) => Self::invalid_argument(text),
-            Error::NotFound(_) => Self::not_found(text),
-            Error::Conflict(_) | Error::Revision { .. } | Error::Port { .. } | Error::Executor(_) => {
-                Self::failed_precondition(text)
-            }
-            Error::Routes(_) => Self::resource_exhausted(text),
-            Error::Store(_) => Self::internal(text),
-        }
-    }
-}
-
-/// Longest message of a refusal, bytes: it travels in a header, whose length HTTP/2 bounds.
-const MAX_MESSAGE: usize = 4096;
-
-/// Shortens a message to the lines that fit, and says how many did not. A single line that is too long is
-/// cut.
-fn shortened(text: &str) -> String {
-    let mut length = 0;
-    let fits = |line: &&str| {
-        length += line.len() + 1;
-        length <= MAX_MESSAGE
-    };
-    let lines: Vec<&str> = text.lines().take_while(fits).collect();
-    match text.lines().count() - lines.len() {
-        0 => text.to_owned(),
-        _ if lines.is_empty() => text.chars().take(MAX_MESSAGE / 4).chain("...".chars()).collect(),
-        more => format!("{}\n... and {more} more; `viaduct check FILE` lists all", lines.join("\n")),
-    }
-}
-
-fn invalid(text: impl AsRef<str>) -> Status {
-    Status::invalid_argument(shortened(text.as_ref()))
-}
-
-fn missing(text: impl AsRef<str>) -> Status {
-    Status::not_found(shortened(text.as_ref()))
-}
 
 impl Service {
     /// Exports the configuration; with secrets for who may see them.
@@ -235,8 +195,10 @@ impl Viaduct for Service {
         let by = author(&request, "add");
         let objects = request.into_inner().objects;
         let work = move |core: &Core| {
-            let objects: Result<Vec<_>, String> = objects.iter().map(convert::object).collect();
-            let objects = objects.map_err(invalid)?;
+            let objects = objects.iter().enumerate();
+            let objects: Result<Vec<_>, _> =
+                objects.map(|(at, object)| convert::object(object).map_err(invalid_at(at))).collect();
+            let objects = objects?;
             let warnings = state::warnings(objects.iter());
             let operations = objects.into_iter().map(Operation::Create).collect();
             let asked = Transaction { operations, ..Transaction::default() };
@@ -251,11 +213,12 @@ impl Viaduct for Service {
         let work = move |core: &Core| {
             let view = core.view();
             let rules = tables::RuleNumbers::of(&view);
-            let keys: Result<Vec<_>, String> =
-                keys.into_iter().map(|key| convert::key(&rules.named(key))).collect();
-            let keys = keys.map_err(invalid)?.into_iter();
-            let operations = keys.map(|key| Operation::Delete { key, allow_missing: false }).collect();
-            let asked = Transaction { operations, ..Transaction::default() };
+            let delete = |(at, key)| {
+                let key = convert::key(&rules.named(key)).map_err(invalid_at(at))?;
+                Ok(Operation::Delete { key, allow_missing: false })
+            };
+            let operations: Result<_, Status> = keys.into_iter().enumerate().map(delete).collect();
+            let asked = Transaction { operations: operations?, ..Transaction::default() };
             Ok((core.transact(by, asked)?, Vec::new()))
         };
         self.change(by, work).await
@@ -265,7 +228,7 @@ impl Viaduct for Service {
         let by = author(&request, "transact");
         let request = request.into_inner();
         let work = move |core: &Core| {
-            let asked = transact::transaction(&core.view(), request).map_err(invalid)?;
+            let asked = transact::transaction(&core.view(), request)?;
             let created = asked.operations.iter().filter_map(|operation| match operation {
                 Operation::Create(object) | Operation::Put(object) => Some(object),
                 Operation::Patch { .. } | Operation::Delete { .. } => None,

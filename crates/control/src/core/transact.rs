@@ -5,7 +5,7 @@ use super::{Core, Done, Error, State, Switching, missing};
 use crate::history::{Author, History};
 use crate::owner::{Objects, Owned, Owner};
 use config::{Key, Kind, Object};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,15 @@ pub(crate) enum Operation {
     },
 }
 
+impl Operation {
+    fn key(&self) -> Key {
+        match self {
+            Self::Create(object) | Self::Put(object) => object.key(),
+            Self::Patch { key, .. } | Self::Delete { key, .. } => key.clone(),
+        }
+    }
+}
+
 /// A change that a client asks for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transaction {
@@ -43,6 +52,24 @@ pub(crate) struct Transaction {
     pub(crate) take_over: bool,
     pub(crate) dry_run: bool,
     pub(crate) confirm: Option<Duration>,
+}
+
+impl Transaction {
+    /// Says which operation brought the object that is wrong, if one did.
+    fn blamed(&self, e: Error) -> Error {
+        let Error::Invalid(problems) = &e else { return e };
+        let wrong: HashSet<&str> = problems.iter().map(|problem| problem.at.as_str()).collect();
+        let is_wrong = |operation: &Operation| wrong.contains(operation.key().to_string().as_str());
+        match self.operations.iter().position(is_wrong) {
+            Some(index) => at(index)(e),
+            None => e,
+        }
+    }
+}
+
+/// Makes the refusal of an operation that of its request.
+fn at(index: usize) -> impl FnOnce(Error) -> Error {
+    move |error| Error::Operation { index, error: Box::new(error) }
 }
 
 /// A change that is undone unless it is confirmed.
@@ -92,8 +119,8 @@ impl Core {
                 return Err(Error::Revision { expected, present });
             }
             let mut next = state.objects.clone();
-            for operation in &asked.operations {
-                operate(&mut next, operation, asked.take_over, state)?;
+            for (index, operation) in asked.operations.iter().enumerate() {
+                operate(&mut next, operation, asked.take_over, state).map_err(at(index))?;
             }
             let draft = Draft::of(state, next)?;
             if asked.dry_run {
@@ -102,7 +129,7 @@ impl Core {
             may_wait(state, asked.confirm)?;
             Ok(Step::Make(draft))
         };
-        self.change(
+        let done = self.change(
             draft,
             || Switching::by(by),
             |state, before, done| {
@@ -111,7 +138,8 @@ impl Core {
                     state.answers.keep(by, id.clone(), done);
                 }
             },
-        )
+        );
+        done.map_err(|e| asked.blamed(e))
     }
 
     /// Has the change that followed a revision wait to be confirmed.

@@ -10,6 +10,7 @@ use api::v1::{self, Kind, RdmaTable, TableName};
 use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
+use tonic_types::StatusExt;
 
 const RULE: &str = r#"
 [[rule]]
@@ -251,6 +252,52 @@ async fn a_thousand_mistakes_still_make_an_answer() {
             client.apply(v1::ApplyRequest { toml, dry_run: false, ..Default::default() }).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         assert!(refused.message().contains("nowhere") && refused.message().contains(" more; "), "{refused}");
+        let problems = refused.get_details_bad_request().unwrap().field_violations;
+        assert!(problems.len() > 1 && problems[0].field.contains("10.9.0.0/16"), "{problems:?}");
+        assert!(refused.message().len() + refused.details().len() * 4 / 3 < 8000, "clients take no more");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refusal_tells_programs_which_operation() {
+    with_server(|dir| async move {
+        let mut client = client(dir.path()).await;
+        let network = |name: &str, vrf| {
+            let network = v1::Network { name: name.to_owned(), vrf, ..Default::default() };
+            let object = v1::Object { object: Some(v1::object::Object::Network(network)) };
+            v1::Operation { operation: Some(v1::operation::Operation::Put(object)) }
+        };
+        let delete = |name: &str| {
+            let key = v1::Key { kind: Kind::Network.into(), network: None, name: name.to_owned() };
+            v1::Operation {
+                operation: Some(v1::operation::Operation::Delete(v1::Delete {
+                    key: Some(key),
+                    allow_missing: false,
+                })),
+            }
+        };
+        let cases = [
+            (vec![network("red", 2), v1::Operation::default()], "INVALID", Some("1")),
+            (vec![network("red", 2), network("green", 0)], "INVALID", Some("1")),
+            (vec![network("red", 2), delete("nowhere")], "NOT_FOUND", Some("1")),
+            // Together with the file's network.
+            (vec![network("green", 3), network("red", 1)], "INVALID", Some("1")),
+        ];
+        for (operations, reason, operation) in cases {
+            let request = v1::TransactRequest { operations, ..Default::default() };
+            let refused = client.transact(request.clone()).await.unwrap_err();
+            let about = refused.get_details_error_info().unwrap();
+            assert_eq!((&*about.domain, &*about.reason), ("viaduct", reason), "{request:?} {refused:?}");
+            assert_eq!(
+                about.metadata.get("operation").map(String::as_str),
+                operation,
+                "{request:?} {refused:?}"
+            );
+        }
+        let request = v1::TransactRequest { expected_revision: Some(9), ..Default::default() };
+        let about = client.transact(request).await.unwrap_err().get_details_error_info().unwrap();
+        assert_eq!((&*about.reason, &*about.metadata["expected"]), ("OTHER_REVISION", "9"));
     })
     .await;
 }

@@ -1,5 +1,6 @@
 //! Transactions, the last changes, and watching them.
 
+use super::refusal::invalid_at;
 use super::{Core, ENTRY, Held, Operation, Transaction, View, change, convert, tables};
 use crate::history::{Revision, since_1970};
 use crate::object_change::describe;
@@ -21,10 +22,11 @@ pub(super) fn seconds(seconds: u32) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<Transaction, String> {
+pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<Transaction, Status> {
     let rules = tables::RuleNumbers::of(view);
-    let steps = request.operations.into_iter();
-    let operations: Result<_, String> = steps.map(|step| operation(&rules, step.operation)).collect();
+    let steps = request.operations.into_iter().enumerate();
+    let operations: Result<_, Status> =
+        steps.map(|(at, step)| operation(&rules, step.operation).map_err(invalid_at(at))).collect();
     Ok(Transaction {
         operations: operations?,
         expected: request.expected_revision,
