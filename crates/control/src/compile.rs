@@ -25,7 +25,7 @@ use config::{DefaultAction, Index, Key, Kind, Mode, Object, Route, Target, Wire,
 use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{
-    Action, BridgeTarget, FloatingAddress, L2Gateway, Midstream, Network, Nexthop, NexthopId, Overlay, Roles,
+    Action, BridgeTarget, FloatingAddress, L2Gateway, Midstream, Network, Nexthop, NexthopId, Overlay,
     RuleId, Services, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
