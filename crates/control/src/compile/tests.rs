@@ -322,6 +322,6 @@ fn guests_have_the_roles_they_are_given_and_their_devices_too() {
     let text = format!("{HOST}{BASE}{}rdma = \"d\"\nrouter = true\n{}", guest(1), guest(2));
     let desired = compiled(&text, &mut Ids::default());
     let roles = |name: &str| desired.vifs.values().find(|vif| &*vif.name == name).unwrap().roles;
-    let router = Roles { router: true, dhcp_server: false };
-    assert_eq!([roles("vm1"), roles("vm1:rdma"), roles("vm2")], [router, router, Roles::default()]);
+    let router = model::Roles { router: true, dhcp_server: false };
+    assert_eq!([roles("vm1"), roles("vm1:rdma"), roles("vm2")], [router, router, model::Roles::default()]);
 }
