@@ -30,6 +30,8 @@ pub(crate) mod cease {
     pub(crate) const CHANGED: u8 = 6;
     pub(crate) const COLLISION: u8 = 7;
     pub(crate) const HARD_RESET: u8 = 9;
+    /// RFC 9384.
+    pub(crate) const BFD_DOWN: u8 = 10;
 }
 
 /// Longest text of a shutdown, in bytes (RFC 9003).
@@ -98,7 +100,7 @@ impl Notification {
             (CEASE, cease::COLLISION) => "two connections at once",
             (CEASE, 8) => "out of resources",
             (CEASE, cease::HARD_RESET) => "hard reset",
-            (CEASE, 10) => "BFD down",
+            (CEASE, cease::BFD_DOWN) => "BFD down",
             _ => "other error",
         }
     }

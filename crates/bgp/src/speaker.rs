@@ -206,6 +206,13 @@ impl Speaker {
         }
     }
 
+    /// Ends the session of a peer to which the path is broken (RFC 5882, 4.3), as BFD found out.
+    pub fn path_down(&mut self, peer: IpAddr, now: Duration) {
+        if let Some(id) = self.id_of(peer) {
+            self.end_all(id, &Notification::new(notification::CEASE, cease::BFD_DOWN), now);
+        }
+    }
+
     /// Returns the next thing that the speaker wants or tells.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -3,7 +3,7 @@
 use crate::object::{Network, TunnelKind};
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Value, Within, display, names, text};
+use crate::value::{Value, Within, describe, display, names, text};
 use packet::Mac;
 use serde::Serialize;
 use std::fmt;
@@ -57,9 +57,52 @@ pub struct BgpPeer {
     pub graceful_restart: u16,
     /// Most routes that it may send.
     pub max_prefixes: u32,
+    /// Whether the path to it is watched.
+    #[serde(skip_serializing_if = "Bfd::is_off")]
+    pub bfd: Bfd,
     /// The password that segments of both are signed with (RFC 2385).
     #[serde(skip)]
     pub password: Option<Password>,
+}
+
+/// Whether and how the path to a peer is watched by BFD (RFC 5880).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bfd {
+    /// `false`: it is not.
+    #[default]
+    Off,
+    /// `true`: the peer is on a link of the host (RFC 5881).
+    Link,
+    /// `"multihop"`: it is behind routers (RFC 5883).
+    Multihop,
+}
+
+impl Bfd {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+    const fn is_off(&self) -> bool {
+        matches!(self, Self::Off)
+    }
+}
+
+impl Value for Bfd {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        match value {
+            Node::Boolean(false) => Ok(Self::Off),
+            Node::Boolean(true) => Ok(Self::Link),
+            Node::String(name) if name == "multihop" => Ok(Self::Multihop),
+            other => Err(format!("expected true, false or \"multihop\", found {}", describe(other))),
+        }
+    }
+}
+
+impl Serialize for Bfd {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_bool(false),
+            Self::Link => serializer.serialize_bool(true),
+            Self::Multihop => serializer.serialize_str("multihop"),
+        }
+    }
 }
 
 /// A password, which is shown to nobody: 1 to 80 bytes.
@@ -350,6 +393,7 @@ impl BgpPeer {
         let graceful_restart = r.get("graceful_restart").map_or(120, Within::<0, 4095>::short);
         let max_prefixes = r.get("max_prefixes").map_or(1_000_000, Within::<1, 10_000_000>::wide);
         let password = r.get("password");
+        let bfd = r.get("bfd").unwrap_or_default();
         r.finish();
         Some(Self {
             address: address?,
@@ -360,6 +404,7 @@ impl BgpPeer {
             passive,
             graceful_restart,
             max_prefixes,
+            bfd,
             password,
         })
     }

@@ -193,6 +193,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "graceful_restart = 4096",
         "graceful_restart: 4096 is out of range; use 0 to 4095",
     ),
+    ("bfd = true", "bfd = \"fast\"", "bfd: expected true, false or \"multihop\", found"),
     (
         "rd = \"192.0.2.1:1\"",
         "rd = \"192.0.2.1:65536\"",

@@ -315,6 +315,19 @@ fn bgp(BgpReply { peers, .. }: &BgpReply, text: &mut Text) {
     each("bgp_pending", "Announcements and withdrawals that a BGP peer has still to get.", &|peer| {
         peer.pending
     });
+    let watched =
+        || peers.iter().filter_map(|peer| Some((format!("peer=\"{}\"", peer.address), peer.bfd.as_ref()?)));
+    if watched().next().is_some() {
+        let up = watched().map(|(labels, bfd)| (labels, u64::from(bfd.state == "Up")));
+        text.family("bgp_bfd_up", "gauge", "Whether the BFD session with a BGP peer is up.", up);
+        let ups = watched().map(|(labels, bfd)| (labels, bfd.ups));
+        text.family(
+            "bgp_bfd_ups_total",
+            "counter",
+            "How often the BFD session with a BGP peer came up.",
+            ups,
+        );
+    }
     let counts = peers.iter().flat_map(|peer| {
         peer.counts
             .iter()

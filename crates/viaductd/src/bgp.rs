@@ -1,6 +1,7 @@
 //! The host's BGP speaker: a thread with its sockets, which says what the control plane wants said, and gives it the
 //! routes that peers sent.
 
+mod alive;
 mod held;
 mod learned;
 mod links;
@@ -8,6 +9,8 @@ mod said;
 mod shown;
 
 use crate::privileges::Privileges;
+use alive::Bfd;
+pub use alive::Sockets;
 use bgp::{Announcement, Event, LEAVING, Nlri, Rd, Speaker, VrfId};
 use control::{Core, Speech};
 pub use held::Held;
@@ -15,9 +18,9 @@ pub use learned::Learned;
 use links::Links;
 use rib::SourceId;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -33,6 +36,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub struct Bgp {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The BFD sessions of peers, once they have started.
+    bfd: OnceLock<Bfd>,
 }
 
 struct Shared {
@@ -44,6 +49,8 @@ struct Shared {
     bridged: Mutex<BTreeMap<VrfId, Rd>>,
     /// Whether peers are to avoid the host.
     drains: AtomicBool,
+    /// Peers to which the path broke.
+    cut_off: Mutex<BTreeSet<IpAddr>>,
     /// Wakes the thread.
     wake: OwnedFd,
     /// Whether the thread is to end.
@@ -60,6 +67,15 @@ impl Shared {
 
     fn speaker(&self) -> MutexGuard<'_, Option<Speaker>> {
         self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cut_off(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
+        self.cut_off.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // It is full only if the thread is to wake up anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     fn now(&self) -> Duration {
@@ -80,34 +96,30 @@ impl Bgp {
     /// The process is out of descriptors.
     pub fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (wanted, speaker, bridged) = Default::default();
+        let (wanted, speaker, bridged, cut_off) = Default::default();
         let (drains, is_stopping, source) = (AtomicBool::default(), AtomicBool::default(), OnceLock::new());
         let began = Instant::now();
-        let shared = Shared { wanted, speaker, bridged, drains, wake, is_stopping, began, source };
-        Ok(Self { shared: Arc::new(shared), thread: Mutex::default() })
+        let shared = Shared { wanted, speaker, bridged, drains, cut_off, wake, is_stopping, began, source };
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::default(), bfd: OnceLock::new() })
     }
 
     /// Has the speaker say this from now on.
     pub fn keep(&self, speech: Option<Speech>) {
         *self.shared.wanted() = Some(speech);
-        self.wake();
+        self.shared.wake();
     }
 
     /// Has peers avoid the host wherever there is another path, or no more.
     pub fn drain(&self, drains: bool) {
         self.shared.drains.store(drains, Ordering::Relaxed);
-        self.wake();
+        self.shared.wake();
     }
 
-    fn wake(&self) {
-        // It is full only if the thread is to wake up anyway.
-        let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
-    }
-
-    /// Ends the thread, so that nothing of the control plane is in use there. Peers keep the host's routes for a while.
+    /// Ends the threads, so that nothing of the control plane is in use there. Peers keep the host's routes for a while.
     pub fn stop(&self) {
+        self.bfd.get().into_iter().for_each(Bfd::stop);
         self.shared.is_stopping.store(true, Ordering::Relaxed);
-        self.wake();
+        self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         thread.into_iter().for_each(|thread| drop(thread.join()));
     }
@@ -122,7 +134,7 @@ impl Bgp {
         self.shared.speaker().as_ref().map(|speaker| look(speaker, self.shared.now()))
     }
 
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// The control plane or the system takes no more.
@@ -131,8 +143,17 @@ impl Bgp {
         core: &Arc<Core>,
         privileges: Privileges,
         listeners: Vec<TcpListener>,
+        sockets: Sockets,
         learned: Learned,
     ) -> anyhow::Result<()> {
+        let shared = self.shared.clone();
+        let fell = move |peer| {
+            shared.cut_off().insert(peer);
+            shared.wake();
+        };
+        if !sockets.is_empty() {
+            let _ = self.bfd.set(Bfd::start(sockets, fell)?);
+        }
         let shared = self.shared.clone();
         let _ = shared.source.set(learned.source());
         let thread = Thread {
@@ -187,7 +208,9 @@ impl Thread {
     fn turn(&mut self, core: &Core) -> bool {
         let now = self.shared.now();
         let (mut events, mut changes) = (Vec::new(), Vec::new());
+        let cut_off = std::mem::take(&mut *self.shared.cut_off());
         if let Some(speaker) = &mut *self.shared.speaker() {
+            cut_off.into_iter().for_each(|peer| speaker.path_down(peer, now));
             speaker.tick(now);
             events.extend(std::iter::from_fn(|| speaker.next_event()));
             if !self.learned.waits() {

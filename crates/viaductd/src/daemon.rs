@@ -4,7 +4,7 @@
 //! starts a helper that keeps them. Then it gives its privileges up, starts the executor, opens the ports,
 //! takes over from the running daemon if it is to replace one, and serves clients until it is stopped.
 
-use crate::bgp::{Bgp, Learned};
+use crate::bgp::{Bgp, Learned, Sockets as BfdSockets};
 use crate::forwarder::Forwarder;
 use crate::inherit::{Inheritance, Succession};
 use crate::listeners::{self, Clients, Open};
@@ -100,8 +100,9 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         copies.push((name, listener.try_clone()?.into()));
         peers.push(listener);
     }
+    copies.extend(start.bfd.copies()?);
     if let Some(learned) = learned {
-        bgp.start(&core, privileges.clone(), peers, learned).context("BGP can't be spoken")?;
+        bgp.start(&core, privileges.clone(), peers, start.bfd, learned).context("BGP can't be spoken")?;
     }
     ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;
     let _links = watch_links(core.clone())?;
@@ -146,6 +147,8 @@ struct Start {
     metrics: Option<(TcpListener, Process)>,
     /// Sockets to which BGP peers connect.
     peers: Vec<(&'static str, TcpListener)>,
+    /// Sockets by which the paths to them are watched.
+    bfd: BfdSockets,
     /// Sockets of clients that can't be opened.
     missing: Missing,
     notifier: Arc<Notifier>,
@@ -186,6 +189,7 @@ impl Start {
             store,
             metrics: listeners::metrics(file.host.metrics, &mut shared.listeners, &missing)?,
             peers: listeners::bgp(file.host.bgp.as_ref(), &mut shared.listeners, &missing),
+            bfd: BfdSockets::open(file.host.bgp.as_ref(), &mut shared.listeners, &missing),
             missing,
             shared,
             notifier: Arc::new(notify::connect()),

@@ -3,14 +3,15 @@
 //!
 //! Owns: the sockets, their rings and buffers, the XDP program that leaves the host's own traffic to the
 //! kernel, the watch that opens a device again when it comes back, and questions about the kernel's routes
-//! ([`Routes`]).  Each way gives a [`mem::Opened`]: one
+//! ([`Routes`]); the sockets of BFD.  Each way gives a [`mem::Opened`]: one
 //! receiving queue per worker and sending queues that all workers share.
 //!
 //! Needs kernel 5.9; an [`Opener`] with CAP_NET_RAW, and CAP_NET_ADMIN for taps and AF_XDP, which takes CAP_BPF
 //! besides.
 //!
-//! Must not know: packet formats (the XDP program, which is data, excepted), tables, workers.
+//! Must not know: packet formats (the XDP program and filters, which are data, excepted), tables, workers.
 
+mod bfd;
 mod buffers;
 mod claim;
 mod device;
@@ -30,6 +31,7 @@ mod tap;
 mod watch;
 mod xdp;
 
+pub use bfd::{bfd_hear, bfd_receiver, bfd_sender};
 pub use claim::claim;
 pub use device::Link;
 pub use error::Error;

@@ -58,6 +58,41 @@ class Frr:
             self.daemon.stop()
 
 
+class Bfdd:
+    """FRR's bfdd alone, with sessions that its file names: without zebra, bgpd does not hear of them."""
+
+    def __init__(self, namespace, directory, peers):
+        """`peers`: lines of the file, as in "192.0.2.1 local-address 192.0.2.9"."""
+        self.namespace, self.directory, self.peers = namespace, directory, peers
+        self.daemon = None
+
+    def start(self):
+        (self.directory / "vty").mkdir(parents=True)
+        self.directory.parent.chmod(0o755)
+        file = self.directory / "bfdd.conf"
+        file.write_text("bfd\n" + "".join(f" peer {peer}\n exit\n" for peer in self.peers) + "exit\n")
+        for path in (self.directory, self.directory / "vty", file):
+            shutil.chown(path, "frr", "frr")
+        words = ["/usr/lib/frr/bfdd", "-f", file, "-i", self.directory / "pid", "--vty_socket", self.directory / "vty"]
+        words += ["-P", 0, "-z", self.directory / "no-zebra", "--bfdctl", self.directory / "control"]
+        self.daemon = Background(self.namespace.words(words), self.directory / "bfdd.log")
+        eventually(lambda: self.ask("show version", check=False).returncode == 0, "bfdd's answer")
+        return self
+
+    def ask(self, *commands, **options):
+        """Runs commands of vtysh, one after the other."""
+        words = ["vtysh", "--vty_socket", self.directory / "vty", "-d", "bfdd"]
+        return run(self.namespace.words([*words, *(word for command in commands for word in ("-c", command))]), **options)
+
+    def sessions(self):
+        """Returns the sessions by peer."""
+        return {session["peer"]: session for session in json.loads(self.ask("show bfd peers json").stdout)}
+
+    def stop(self):
+        if self.daemon:
+            self.daemon.stop()
+
+
 class Gobgp:
     """A gobgpd that speaks to one neighbour."""
 

@@ -1867,6 +1867,46 @@ pub struct BgpPeer {
     /// Counters.
     #[prost(message, repeated, tag = "10")]
     pub counts: ::prost::alloc::vec::Vec<BgpCount>,
+    /// How the path to it is watched; absent: it is not.
+    #[prost(message, optional, tag = "11")]
+    pub bfd: ::core::option::Option<BgpBfd>,
+}
+/// A session of bidirectional forwarding detection (RFC 5880).
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpBfd {
+    /// Own state: AdminDown, Down, Init or Up.
+    #[prost(string, tag = "1")]
+    pub state: ::prost::alloc::string::String,
+    /// Why the state changed last.
+    #[prost(string, tag = "2")]
+    pub diagnostic: ::prost::alloc::string::String,
+    /// State of the peer, as it said last.
+    #[prost(string, tag = "3")]
+    pub remote_state: ::prost::alloc::string::String,
+    /// Why that changed last.
+    #[prost(string, tag = "4")]
+    pub remote_diagnostic: ::prost::alloc::string::String,
+    /// Time between two packets to the peer, microseconds; absent: it takes none.
+    #[prost(uint64, optional, tag = "5")]
+    pub interval_us: ::core::option::Option<u64>,
+    /// Time without a packet after which the path is taken for broken, microseconds; absent: none came yet.
+    #[prost(uint64, optional, tag = "6")]
+    pub detection_us: ::core::option::Option<u64>,
+    /// Packets received and used.
+    #[prost(uint64, tag = "7")]
+    pub received: u64,
+    /// Packets sent.
+    #[prost(uint64, tag = "8")]
+    pub sent: u64,
+    /// Packets of the peer that were of no session, or of an earlier one.
+    #[prost(uint64, tag = "9")]
+    pub foreign: u64,
+    /// How often the session came up.
+    #[prost(uint64, tag = "10")]
+    pub ups: u64,
 }
 /// A counter.
 #[allow(clippy::all)]

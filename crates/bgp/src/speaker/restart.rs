@@ -126,7 +126,9 @@ impl Speaker {
 fn is_graceful(why: &Down, agreed: &Agreed) -> bool {
     let is_kept = |it: &Notification| match it.code {
         notification::HOLD_TIMER => true,
-        notification::CEASE => matches!(it.subcode, cease::COLLISION | cease::CHANGED),
+        notification::CEASE => {
+            matches!(it.subcode, cease::COLLISION | cease::CHANGED | cease::BFD_DOWN)
+        }
         _ => false,
     };
     match why {

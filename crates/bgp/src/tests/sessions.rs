@@ -84,6 +84,23 @@ fn a_silent_peer_is_lost_after_the_hold_time_and_its_routes_after_the_restart_ti
 }
 
 #[test]
+fn a_broken_path_ends_the_session_at_once_and_keeps_the_routes() {
+    let mut net = learned();
+    net.cut.insert((0, 1));
+    let now = net.now;
+    net.speaker(0).path_down(super::net::address(1), now);
+    net.pump();
+    assert!(!net.is_up(0) && has_it(&net));
+    assert_eq!(last(&net, 0).unwrap().to_string(), "BFD down (6/10)");
+    net.cut.clear();
+    net.settle(20);
+    assert!(net.is_up(0) && has_it(&net));
+    // Nobody is there who could be cut off.
+    net.speaker(0).path_down("203.0.113.1".parse().unwrap(), now);
+    assert!(net.is_up(0));
+}
+
+#[test]
 fn what_a_returning_peer_does_not_send_again_is_swept() {
     let mut net = learned();
     net.speaker(1).announce(vpn(1, "10.1.1.2/32"), mpls(1, 1001, &[100]));

@@ -15,6 +15,7 @@ const PEERS: &[Column] = &[
     ("ROUTES", "routes"),
     ("STALE", "stale"),
     ("PENDING", "pending"),
+    ("BFD", "bfd"),
     ("REASON", "reason"),
 ];
 
@@ -79,7 +80,22 @@ async fn peers(on: &mut Context) -> Result<(), Failure> {
     if reply.drained {
         println!("Peers are asked to avoid this host (viaduct bgp drain --undo ends that).");
     }
-    print_rows(reply.peers.iter().map(value).collect(), PEERS, false)
+    let row = |peer: &v1::BgpPeer| {
+        let mut row = value(peer);
+        row["bfd"] = peer.bfd.as_ref().map(words).into();
+        row
+    };
+    print_rows(reply.peers.iter().map(row).collect(), PEERS, false)
+}
+
+/// Returns a session in words: "Up, 300/900 ms" are the times between two packets, and without one.
+fn words(bfd: &v1::BgpBfd) -> String {
+    let ms = |time: Option<u64>| time.map_or("-".to_owned(), |time| (time / 1000).to_string());
+    match (bfd.state.as_str(), bfd.diagnostic.as_str()) {
+        ("Up", _) => format!("Up, {}/{} ms", ms(bfd.interval_us), ms(bfd.detection_us)),
+        (state, "none") => state.to_owned(),
+        (state, why) => format!("{state}, {why}"),
+    }
 }
 
 async fn evpn(on: &mut Context, network: Option<String>) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use super::Bgp;
 use api::v1;
+use bfd::Status;
 use bgp::{
     Announcement, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker, Tunnel, Verdict,
 };
@@ -20,10 +21,14 @@ impl Bgp {
             v1::BgpReply {
                 r#as: config.asn,
                 router_id: config.router_id.to_string(),
-                peers: speaker.peers().iter().map(|status| peer(status, now)).collect(),
+                peers: speaker.peers().iter().map(|status| self.peer(status, now)).collect(),
                 drained: self.shared.drains.load(Ordering::Relaxed),
             }
         })
+    }
+
+    fn peer(&self, status: &PeerStatus, now: Duration) -> v1::BgpPeer {
+        peer(status, self.bfd.get().and_then(|bfd| bfd.status(status.address)), now)
     }
 
     /// Returns prefixes that were learned for a network: at most so many, behind one of them.
@@ -119,7 +124,7 @@ fn ours(mac: Mac, addresses: &[String], its: &Announcement, duplicate: bool) -> 
     }
 }
 
-fn peer(status: &PeerStatus, now: Duration) -> v1::BgpPeer {
+fn peer(status: &PeerStatus, bfd: Option<Status>, now: Duration) -> v1::BgpPeer {
     let stale = status.stale_until.map(|until| until.saturating_sub(now).as_secs());
     v1::BgpPeer {
         address: status.address.to_string(),
@@ -134,6 +139,23 @@ fn peer(status: &PeerStatus, now: Duration) -> v1::BgpPeer {
         counts: counts(&status.counts)
             .map(|(name, count)| v1::BgpCount { name: name.to_owned(), count })
             .into(),
+        bfd: bfd.map(|status| session(&status)),
+    }
+}
+
+fn session(status: &Status) -> v1::BgpBfd {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    v1::BgpBfd {
+        state: status.state.name().to_owned(),
+        diagnostic: status.diagnostic.name().to_owned(),
+        remote_state: status.remote_state.name().to_owned(),
+        remote_diagnostic: status.remote_diagnostic.name().to_owned(),
+        interval_us: status.interval.map(micros),
+        detection_us: status.detection.map(micros),
+        received: status.counts.received,
+        sent: status.counts.sent,
+        foreign: status.counts.foreign,
+        ups: status.counts.ups,
     }
 }
 

@@ -1,0 +1,23 @@
+//! Bidirectional forwarding detection (RFC 5880): whether packets reach a neighbour and come back.
+//!
+//! Owns: control packets, the state machine of a session and its timers. Nothing here does I/O: packets and the time
+//! come in, packets and changes go out. Sessions are active, in asynchronous mode, without authentication and echo. A
+//! neighbour is hostile until checked: each of its packets costs at most one of ours.
+//!
+//! Must not know: sockets, threads, clocks, BGP.
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+mod packet;
+mod session;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+
+pub use packet::{Diagnostic, LEN, Malformed, Packet, State};
+pub use session::{Change, Config, Counts, Session, Status};
+
+/// The port of neighbours on a link (RFC 5881, 4).
+pub const PORT: u16 = 3784;
+/// The port of neighbours behind routers (RFC 5883, 5).
+pub const MULTIHOP_PORT: u16 = 4784;
