@@ -1,9 +1,11 @@
 """BFD with BGP peers: FRR's bfdd is the neighbour, on a link and as if behind routers."""
 
+import json
+
 import pytest
 
 from lab import eventually
-from lab.bgp import AS, Bfdd, Frr
+from lab.bgp import AS, Bfdd, Frr, Router
 from lab.topology import host_config, tap
 
 # The network of the sessions, which the kernel keeps.
@@ -35,9 +37,10 @@ def neighbour(lab, reflector):
     return neighbour.start()
 
 
-def start(lab):
+def start(lab, peers=((RR, True), (RR6, "multihop"))):
     config = host_config("a", {"a1": tap("a1")})
-    config.add("bgp.peer", address=RR, bfd=True).add("bgp.peer", address=RR6, bfd="multihop")
+    for address, bfd in peers:
+        config.add("bgp.peer", address=address, bfd=bfd)
     config.bgp["as"] = AS
     lab.plug("a")
     plug(lab, "a", A)
@@ -91,3 +94,33 @@ def test_who_ends_a_session_on_purpose_says_so(lab, reflector, neighbour):
     a.stop()
     ended = lambda: neighbour.sessions()[A]["remote-diagnostic"] == "administratively down"
     eventually(ended, "the host's word")
+
+
+ROUTER = f"""hostname router
+router bgp {AS}
+ bgp router-id {RR}
+ no bgp default ipv4-unicast
+ neighbor {A} remote-as {AS}
+ neighbor {A} bfd
+ neighbor {A} timers connect 1
+ address-family ipv4 vpn
+  neighbor {A} activate
+ exit-address-family
+"""
+
+
+def test_the_other_sides_bgp_hears_of_it(lab):
+    """FRR's bgpd has bfdd watch the path, and ends its session as well."""
+    router = Router(plug(lab, "rr", RR), lab.directory / "router", ROUTER, ("bfdd", "bgpd"))
+    lab.cleanup.callback(router.stop)
+    router.start()
+    a = start(lab, [(RR, True)])
+    eventually(lambda: is_up(a) and peer(a)["state"] == "Established", "both sessions")
+    neighbour = lambda: json.loads(router.ask("bgpd", f"show bgp neighbors {A} json").stdout)[A]
+    eventually(lambda: neighbour()["peerBfdInfo"]["status"] == "Up", "the session at the neighbour")
+    port = lab.namespace("control")
+    port.ip("link set a-ctl0 down")
+    eventually(lambda: neighbour()["bgpState"] != "Established", "the end at the neighbour")
+    assert neighbour()["lastErrorCodeSubcode"] == "060A", "BFD down (RFC 9384)"
+    port.ip("link set a-ctl0 up")
+    eventually(lambda: is_up(a) and peer(a)["state"] == "Established", "both sessions again")

@@ -3,7 +3,7 @@
 import pytest
 
 from lab import eventually
-from lab.bgp import AS, Frr, Gobgp
+from lab.bgp import AS, Frr, Gobgp, Router
 from lab.topology import SEATS, UNDERLAY, host_config, tap
 
 A1, B1, B3 = SEATS["a1"], SEATS["b1"], SEATS["b3"]
@@ -110,3 +110,57 @@ def test_a_prefix_of_another_router(lab, reflector):
         eventually(lambda: len(seen.fields("icmp || icmpv6.type == 128", "frame.number")) == 2, "both packets")
     assert seen.expert() == []
     assert frames(seen, "a") == {("7001", ROUTER_MAC["c"])}
+
+
+ROUTER = f"""hostname router
+vni 6001
+router bgp {AS}
+ bgp router-id {CONTROL["go"]}
+ no bgp default ipv4-unicast
+ no bgp network import-check
+ neighbor {CONTROL["rr"]} remote-as {AS}
+ neighbor {CONTROL["rr"]} timers connect 3
+ address-family ipv4 unicast
+  network 10.9.0.0/24
+ exit-address-family
+ address-family ipv6 unicast
+  network fd00:9::/64
+ exit-address-family
+ address-family l2vpn evpn
+  neighbor {CONTROL["rr"]} activate
+  advertise-all-vni
+  advertise ipv4 unicast
+  advertise ipv6 unicast
+  route-target import {AS}:6001
+  route-target export {AS}:6001
+ exit-address-family
+"""
+
+
+def test_linux_routes_as_frr_says(lab, reflector):
+    """A router of FRR and the Linux kernel takes packets of a guest, and sends its own."""
+    a, [a1] = start(lab, "a", ["a1"])
+    # Its namespace has both networks: that of the sessions, and the underlay.
+    router = plug(lab, "go")
+    lab.plug("go")
+    router.ip("addr add", f"{UNDERLAY['c']}/24", "dev up0")
+    router.ip("link add br6001 address", ROUTER_MAC["c"], "type bridge")
+    router.ip("link add vx6001 type vxlan id 6001 local", UNDERLAY["c"], "dstport 4789 nolearning")
+    router.ip("link set vx6001 master br6001")
+    for device in ("vx6001", "br6001", "lo"):
+        router.ip("link set", device, "up")
+    router.ip("addr add 10.9.0.1/24 dev lo")
+    router.ip("addr add fd00:9::1/64 dev lo")
+    frr = Router(router, lab.directory / "router", ROUTER)
+    lab.cleanup.callback(frr.stop)
+    frr.start()
+    for prefix in ("10.9.0.0/24", "fd00:9::/64"):
+        eventually(lambda prefix=prefix: prefix in learned(a, "blue"), prefix)
+    knows = lambda: f"{A1.address} " in router.run(["ip", "route"]).stdout
+    eventually(knows, "the guest's route in the kernel")
+    with lab.capture("go", expression="udp port 4789") as seen:
+        a1.expect_ping("10.9.0.1")
+        a1.expect_ping("fd00:9::1")
+    assert seen.expert() == []
+    assert frames(seen, "a") == {("6001", ROUTER_MAC["c"])}
+    assert frames(seen, "c") == {("6001", ROUTER_MAC["a"])}

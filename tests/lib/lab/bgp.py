@@ -58,6 +58,40 @@ class Frr:
             self.daemon.stop()
 
 
+class Router:
+    """FRR's zebra and other daemons: bgpd hears of interfaces and of BFD, and the kernel of the namespace forwards."""
+
+    def __init__(self, namespace, directory, text, names=("bgpd",)):
+        self.namespace, self.directory, self.text = namespace, directory, text
+        self.names = ("zebra", *names)
+        self.daemons = []
+
+    def start(self):
+        (self.directory / "vty").mkdir(parents=True)
+        self.directory.parent.chmod(0o755)
+        file = self.directory / "frr.conf"
+        file.write_text(self.text)
+        for path in (self.directory, self.directory / "vty", file):
+            shutil.chown(path, "frr", "frr")
+        for name in self.names:
+            words = [f"/usr/lib/frr/{name}", "-f", file, "-i", self.directory / f"{name}.pid", "-P", 0]
+            words += ["--vty_socket", self.directory / "vty", "-z", self.directory / "zserv"]
+            words += ["--bfdctl", self.directory / "control"] if name == "bfdd" else []
+            self.daemons.append(Background(self.namespace.words(words), self.directory / f"{name}.log"))
+            answers = lambda name=name: self.ask(name, "show version", check=False).returncode == 0
+            eventually(answers, f"{name}'s answer")
+        return self
+
+    def ask(self, daemon, command, **options):
+        """Runs a command of vtysh."""
+        words = ["vtysh", "--vty_socket", self.directory / "vty", "-d", daemon, "-c", command]
+        return run(self.namespace.words(words), **options)
+
+    def stop(self):
+        for daemon in reversed(self.daemons):
+            daemon.stop()
+
+
 class Bfdd:
     """FRR's bfdd alone, with sessions that its file names: without zebra, bgpd does not hear of them."""
 
