@@ -4,10 +4,11 @@ use super::paths::Kernel;
 use control::{Underlay, UnderlayWire};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 use wire::Event;
 
-/// Looks in a row that must find a wire with somebody else: the daemon that was replaced may not be gone yet.
-const LOOKS: u32 = 3;
+/// Somebody else must have a wire's device for so long: the daemon that was replaced may not be gone yet.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Faults of wires.
 #[derive(Default)]
@@ -23,8 +24,8 @@ pub(super) struct Trouble {
 struct Claim {
     /// The index of the device, and what others find.
     held: Option<(i32, OwnedFd)>,
-    /// How often it was refused in a row.
-    refused: u32,
+    /// The time since which it is refused.
+    refused: Option<Instant>,
 }
 
 impl Trouble {
@@ -48,8 +49,8 @@ impl Trouble {
                 continue;
             }
             match wire::claim(index) {
-                Ok(held) => *claim = Claim { held: Some((index, held)), refused: 0 },
-                Err(_) => claim.refused = claim.refused.saturating_add(1),
+                Ok(held) => *claim = Claim { held: Some((index, held)), refused: None },
+                Err(_) => claim.refused = claim.refused.or_else(|| Some(Instant::now())),
             }
         }
     }
@@ -78,9 +79,12 @@ impl Trouble {
     }
 
     pub(super) fn problems(&self) -> impl Iterator<Item = (String, String)> {
-        let others = self.wanted.wires.iter().filter(|wire| {
-            self.claims.get(&wire.device).is_some_and(|claim| claim.held.is_none() && claim.refused >= LOOKS)
-        });
+        let is_anothers = |claim: &Claim| claim.refused.is_some_and(|since| since.elapsed() >= PATIENCE);
+        let others = self
+            .wanted
+            .wires
+            .iter()
+            .filter(move |wire| self.claims.get(&wire.device).is_some_and(is_anothers));
         let others = others.map(|wire| {
             let what = format!(
                 "another daemon of Viaduct has {} as well, so that packets come twice: stop it, or give it another wire",
