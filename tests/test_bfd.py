@@ -88,9 +88,6 @@ def test_who_ends_a_session_on_purpose_says_so(lab, reflector, neighbour):
     eventually(lambda: is_up(a), "the session again")
     sessions = {count["name"]: count["count"] for count in peer(a)["counts"]}["sessions"]
     assert int(sessions) == 1, "the BGP session lasted"
-    # A daemon that takes over begins anew, by the same sockets.
-    a.replace()
-    eventually(lambda: is_up(a) and is_up(a, RR6), "the new daemon's sessions")
     a.stop()
     ended = lambda: neighbour.sessions()[A]["remote-diagnostic"] == "administratively down"
     eventually(ended, "the host's word")
@@ -118,6 +115,11 @@ def test_the_other_sides_bgp_hears_of_it(lab):
     eventually(lambda: is_up(a) and peer(a)["state"] == "Established", "both sessions")
     neighbour = lambda: json.loads(router.ask("bgpd", f"show bgp neighbors {A} json").stdout)[A]
     eventually(lambda: neighbour()["peerBfdInfo"]["status"] == "Up", "the session at the neighbour")
+    # A daemon that takes over goes on with the session.
+    a.replace()
+    eventually(lambda: peer(a)["bfd"]["received"] > 10 and peer(a)["state"] == "Established", "the new daemon's")
+    counters = json.loads(router.ask("bfdd", "show bfd peers counters json").stdout)
+    assert [session["session-down"] for session in counters] == [0] and is_up(a)
     port = lab.namespace("control")
     port.ip("link set a-ctl0 down")
     eventually(lambda: neighbour()["bgpState"] != "Established", "the end at the neighbour")

@@ -15,7 +15,7 @@ mod session;
 mod tests;
 
 pub use packet::{Diagnostic, LEN, Malformed, Packet, State};
-pub use session::{Change, Config, Counts, Session, Status};
+pub use session::{Change, Config, Counts, Held, Session, Status};
 
 /// The port of neighbours on a link (RFC 5881, 4).
 pub const PORT: u16 = 3784;

@@ -13,7 +13,7 @@ const MULTIPOINT: u8 = 0x01;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
-    /// Its operator holds it down.
+    /// The operator holds it down.
     AdminDown = 0,
     /// Nothing comes.
     Down = 1,

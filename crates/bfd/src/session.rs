@@ -64,12 +64,27 @@ pub struct Status {
     pub counts: Counts,
 }
 
+/// A session that is up, as another program needs it to go on without the neighbour noticing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The own number of the session.
+    pub own: u32,
+    /// The neighbour's.
+    pub other: u32,
+    /// As in the neighbour's [`Packet`].
+    pub multiplier: u8,
+    /// As there.
+    pub sends: u32,
+    /// As there.
+    pub takes: u32,
+}
+
 /// The last words of the neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     state: State,
     diagnostic: Diagnostic,
-    /// Its number of the session. 0: not known.
+    /// The number by which it names the session. 0: not known.
     number: u32,
     multiplier: u8,
     sends: u32,
@@ -140,6 +155,27 @@ impl Session {
         };
         session.number = (session.random() as u32).max(1);
         session
+    }
+
+    /// Returns what another program needs to go on with the session. None: it is not up.
+    #[must_use]
+    pub fn held(&self) -> Option<Held> {
+        let Remote { number: other, multiplier, sends, takes, .. } = self.remote;
+        (self.state == State::Up).then_some(Held { own: self.number, other, multiplier, sends, takes })
+    }
+
+    /// Makes a session that was up in another program. None: there can be no such session.
+    #[must_use]
+    pub fn resume(config: Config, held: &Held, seed: u64, now: Duration) -> Option<Self> {
+        let Held { own: number, other, multiplier, sends, takes } = *held;
+        if number == 0 || other == 0 || multiplier == 0 {
+            return None;
+        }
+        let state = State::Up;
+        let remote = Remote { state, number: other, multiplier, sends, takes, ..Remote::UNKNOWN };
+        let mut session = Self { number, state, remote, ..Self::new(config, seed, now) };
+        session.expires = session.detection().map(|time| now + time);
+        Some(session)
     }
 
     /// Returns the number by which the neighbour names the session.

@@ -1,6 +1,6 @@
 //! Two sessions over a path, by a clock of the test.
 
-use crate::{Change, Config, Diagnostic, Packet, Session, State};
+use crate::{Change, Config, Diagnostic, Held, Packet, Session, State};
 use std::time::Duration;
 
 const fn ms(ms: u64) -> Duration {
@@ -166,6 +166,27 @@ fn a_neighbour_that_begins_anew_is_up_again() {
     assert_eq!(net.ends[0].received(&Packet { state: State::Down, ..old }, net.now), None);
     assert_eq!(net.ends[0].status().state, State::Up);
     assert!(net.ends[0].status().counts.foreign > 0);
+}
+
+#[test]
+fn a_neighbour_does_not_notice_that_another_program_goes_on() {
+    let mut net = Net::usual();
+    let (held, now) = (net.ends[0].held().unwrap(), net.now);
+    net.run(ms(400));
+    net.ends[0] = Session::resume(Config::default(), &held, 99, now + ms(400)).unwrap();
+    net.run(ms(5000));
+    assert_eq!(net.states(), [State::Up; 2]);
+    assert_eq!(net.changes[1].iter().map(|(_, change)| *change).collect::<Vec<_>>(), [Change::Up]);
+    // Nor does it matter if the path breaks meanwhile.
+    net.cut = [true; 2];
+    let now = net.now;
+    net.ends[0] = Session::resume(Config::default(), &held, 100, now).unwrap();
+    net.run(ms(950));
+    assert_eq!(net.changes[0].last().unwrap().1, Change::Down(Diagnostic::EXPIRED));
+    assert_eq!(net.ends[0].held(), None);
+    for broken in [Held { own: 0, ..held }, Held { other: 0, ..held }, Held { multiplier: 0, ..held }] {
+        assert!(Session::resume(Config::default(), &broken, 1, now).is_none());
+    }
 }
 
 #[test]

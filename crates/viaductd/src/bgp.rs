@@ -10,7 +10,7 @@ mod shown;
 
 use crate::privileges::Privileges;
 use alive::Bfd;
-pub use alive::Sockets;
+pub use alive::{HeldSession, Sockets};
 use bgp::{Announcement, Event, LEAVING, Nlri, Rd, Speaker, VrfId};
 use control::{Core, Speech};
 pub use held::Held;
@@ -129,6 +129,11 @@ impl Bgp {
         self.shared.source.get().map(|source| held::held(core, *source)).unwrap_or_default()
     }
 
+    /// Returns the BFD sessions that are up, for a daemon that takes over.
+    pub fn held_sessions(&self) -> Vec<HeldSession> {
+        self.bfd.get().map(Bfd::held).unwrap_or_default()
+    }
+
     /// Looks at the speaker, if there is one.
     fn with<T>(&self, look: impl FnOnce(&Speaker, Duration) -> T) -> Option<T> {
         self.shared.speaker().as_ref().map(|speaker| look(speaker, self.shared.now()))
@@ -143,7 +148,7 @@ impl Bgp {
         core: &Arc<Core>,
         privileges: Privileges,
         listeners: Vec<TcpListener>,
-        sockets: Sockets,
+        (sockets, sessions): (Sockets, &[HeldSession]),
         learned: Learned,
     ) -> anyhow::Result<()> {
         let shared = self.shared.clone();
@@ -152,7 +157,7 @@ impl Bgp {
             shared.wake();
         };
         if !sockets.is_empty() {
-            let _ = self.bfd.set(Bfd::start(sockets, fell)?);
+            let _ = self.bfd.set(Bfd::start(sockets, sessions, fell)?);
         }
         let shared = self.shared.clone();
         let _ = shared.source.set(learned.source());

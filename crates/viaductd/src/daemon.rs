@@ -102,7 +102,8 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     }
     copies.extend(start.bfd.copies()?);
     if let Some(learned) = learned {
-        bgp.start(&core, privileges.clone(), peers, start.bfd, learned).context("BGP can't be spoken")?;
+        bgp.start(&core, privileges.clone(), peers, (start.bfd, &start.shared.sessions), learned)
+            .context("BGP can't be spoken")?;
     }
     ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;
     let _links = watch_links(core.clone())?;

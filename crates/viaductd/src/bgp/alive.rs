@@ -1,9 +1,10 @@
 //! Whether BGP peers are there (RFC 5882): their BFD sessions, on a thread of its own, which no change of routes delays.
 
-use bfd::{Change, Config, LEN, MULTIHOP_PORT, PORT, Packet, Session, Status};
+use bfd::{Change, Config, Held, LEN, MULTIHOP_PORT, PORT, Packet, Session, Status};
 use config::{Bfd as Way, Bgp, BgpPeer};
 use control::Missing;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -27,6 +28,29 @@ const NAMES: [(&str, bool, Way); 4] = [
 
 const fn port(way: Way) -> u16 {
     if matches!(way, Way::Multihop) { MULTIHOP_PORT } else { PORT }
+}
+
+/// A session that is up, on its way to the daemon that takes over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldSession {
+    peer: IpAddr,
+    own: u32,
+    other: u32,
+    multiplier: u8,
+    sends: u32,
+    takes: u32,
+}
+
+impl HeldSession {
+    fn new(peer: IpAddr, held: Held) -> Self {
+        let Held { own, other, multiplier, sends, takes } = held;
+        Self { peer, own, other, multiplier, sends, takes }
+    }
+
+    fn held(&self) -> Held {
+        let Self { own, other, multiplier, sends, takes, .. } = *self;
+        Held { own, other, multiplier, sends, takes }
+    }
 }
 
 /// A socket that receives, with the way of its packets.
@@ -119,14 +143,22 @@ impl Shared {
 }
 
 impl Bfd {
-    /// Starts the thread. `fell` is told of each peer whose path broke.
+    /// Starts the thread. Sessions that the daemon before `held` go on. `fell` is told of each peer whose path broke.
     ///
     /// # Errors
     /// The process is out of descriptors, or of threads.
-    pub(super) fn start(sockets: Sockets, fell: impl Fn(IpAddr) + Send + 'static) -> io::Result<Self> {
-        let seed = RandomState::new();
-        let session =
-            |peer: &IpAddr| (*peer, Session::new(Config::default(), seed.hash_one(peer), Duration::ZERO));
+    pub(super) fn start(
+        sockets: Sockets,
+        held: &[HeldSession],
+        fell: impl Fn(IpAddr) + Send + 'static,
+    ) -> io::Result<Self> {
+        let random = RandomState::new();
+        let session = |peer: &IpAddr| {
+            let (config, seed, now) = (Config::default(), random.hash_one(peer), Duration::ZERO);
+            let held = held.iter().find(|held| held.peer == *peer).map(HeldSession::held);
+            let resumed = held.and_then(|held| Session::resume(config, &held, seed, now));
+            (*peer, resumed.unwrap_or_else(|| Session::new(config, seed, now)))
+        };
         let shared = Arc::new(Shared {
             sessions: Mutex::new(sockets.senders.keys().map(session).collect()),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -144,6 +176,14 @@ impl Bfd {
         let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         thread.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    /// Returns the sessions that are up, for a daemon that takes over.
+    pub(super) fn held(&self) -> Vec<HeldSession> {
+        let sessions = self.shared.sessions();
+        let held =
+            sessions.iter().filter_map(|(peer, session)| Some(HeldSession::new(*peer, session.held()?)));
+        held.collect()
     }
 
     /// Returns the session of a peer, if it has one.

@@ -3,7 +3,7 @@
 //! Each begins with its [`Greeting`], whose form never changes. A daemon ignores fields and messages that it
 //! does not know. A change that it must know to go on comes with a new version.
 
-use crate::bgp::Held;
+use crate::bgp::{Held, HeldSession};
 use anyhow::{Context, bail};
 use control::Learned;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -84,6 +84,8 @@ pub enum Message {
     Port { name: String, device: String },
     /// Routes that BGP peers sent.
     Routes { routes: Vec<Held> },
+    /// BFD sessions with BGP peers.
+    Watched { sessions: Vec<HeldSession> },
     /// The new daemon has everything to prepare.
     Shared,
     /// The new daemon is prepared.

@@ -2,7 +2,7 @@
 
 use super::message::{Conversation, Greeting, Message, Refusal, socket};
 use super::now_ns;
-use crate::bgp::Held;
+use crate::bgp::{Held, HeldSession};
 use crate::forwarder::Forwarder;
 use crate::inherit::Succession;
 use crate::privileges::Privileges;
@@ -35,6 +35,8 @@ pub struct Shared {
     pub ports: BTreeMap<String, (String, Vec<OwnedFd>)>,
     /// Routes that BGP peers sent.
     pub routes: Vec<Held>,
+    /// BFD sessions with BGP peers.
+    pub sessions: Vec<HeldSession>,
 }
 
 pub struct New {
@@ -180,6 +182,7 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
                 shared.ports.entry(name).or_insert_with(|| (device, Vec::new())).1.extend(one);
             }
             Message::Routes { routes } => shared.routes.extend(routes),
+            Message::Watched { sessions } => shared.sessions.extend(sessions),
             Message::Shared => return Ok(shared),
             other => bail!("it says {other:?} while it shares"),
         }

@@ -131,6 +131,7 @@ impl Old {
         for part in self.bgp.held(&self.core).chunks(ROUTES) {
             talk.say(&Message::Routes { routes: part.to_vec() }, &[])?;
         }
+        talk.say(&Message::Watched { sessions: self.bgp.held_sessions() }, &[])?;
         for (device, programs) in self.core.verbs_in_use() {
             let text =
                 format!("programs that use verbs device \"{device}\" ({programs}) have to open it again");
