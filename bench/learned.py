@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lib"))
 
 from lab import Lab, eventually
 from lab.bgp import AS
-from lab.shell import run
 from lab.topology import host_config, tap
 
 HERE, THERE = "198.51.100.1", "198.51.100.9"
