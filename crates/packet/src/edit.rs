@@ -105,7 +105,7 @@ pub fn set_source_port(
     port: u16,
     partial: bool,
 ) -> Result<(), WriteError> {
-    set_port(bytes, headers, Side::Source, port, partial)
+    set_port_of(bytes, headers, Side::Source, port, partial)
 }
 
 /// Sets the destination port as [`set_source_port`] sets the source port.
@@ -118,7 +118,18 @@ pub fn set_destination_port(
     port: u16,
     partial: bool,
 ) -> Result<(), WriteError> {
-    set_port(bytes, headers, Side::Destination, port, partial)
+    set_port_of(bytes, headers, Side::Destination, port, partial)
+}
+
+/// Sets the identifier of an ICMP or ICMPv6 echo request or reply, and updates its checksum.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if the packet isn't ICMP.
+pub fn set_echo_id(bytes: &mut [u8], headers: &mut Headers, id: u16) -> Result<(), WriteError> {
+    match headers.l4 {
+        L4::Icmp { .. } => set_port(bytes, headers, Side::Source, id, false).map(|_| ()),
+        _ => Err(WriteError::Mismatch),
+    }
 }
 
 /// Sets the source address of the packet `quoted` in the ICMP error `headers` ([`Headers::quoted`]). Updates
@@ -150,6 +161,35 @@ pub fn set_quoted_destination(
     partial: bool,
 ) -> Result<(), WriteError> {
     set_quoted_address(bytes, headers, quoted, Side::Destination, addr, partial)
+}
+
+/// Sets the source port of a quoted packet, or the identifier of a quoted echo request or reply, as
+/// [`set_quoted_source`] sets the source.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if it is none of these.
+pub fn set_quoted_source_port(
+    bytes: &mut [u8],
+    headers: &Headers,
+    quoted: &mut Headers,
+    port: u16,
+    partial: bool,
+) -> Result<(), WriteError> {
+    in_quote(bytes, headers, partial, |bytes| set_port(bytes, quoted, Side::Source, port, false))
+}
+
+/// Sets the destination port of a quoted packet as [`set_quoted_source_port`] sets the source port.
+///
+/// # Errors
+/// As for [`set_quoted_source_port`].
+pub fn set_quoted_destination_port(
+    bytes: &mut [u8],
+    headers: &Headers,
+    quoted: &mut Headers,
+    port: u16,
+    partial: bool,
+) -> Result<(), WriteError> {
+    in_quote(bytes, headers, partial, |bytes| set_port(bytes, quoted, Side::Destination, port, false))
 }
 
 /// Lowers the MSS that a SYN announces to at most `most`, and updates its checksum. A packet without an MSS
@@ -192,13 +232,24 @@ fn set_quoted_address(
     addr: IpAddr,
     partial: bool,
 ) -> Result<(), WriteError> {
+    in_quote(bytes, headers, partial, |bytes| set_address(bytes, quoted, side, addr, false))
+}
+
+/// Edits the packet quoted in the ICMP error `headers`, and updates the error's own checksum by the change that `edit`
+/// returns.
+fn in_quote(
+    bytes: &mut [u8],
+    headers: &Headers,
+    partial: bool,
+    edit: impl FnOnce(&mut [u8]) -> Result<Delta, WriteError>,
+) -> Result<(), WriteError> {
     let (Some(ip), L4::Icmp { .. }) = (headers.ip(), headers.l4) else {
         return Err(WriteError::Mismatch);
     };
     // Bytes past the error's end are padding, not a checksum field of the quoted packet.
     let end = bytes.len().min(usize::from(ip.at) + ip.len as usize);
     let bytes = &mut bytes[..end];
-    let delta = set_address(bytes, quoted, side, addr, false)?;
+    let delta = edit(bytes)?;
     if partial {
         return Ok(());
     }
@@ -258,32 +309,49 @@ fn set_address(
     Ok(all)
 }
 
-fn set_port(
+/// Sets a port of a TCP or UDP packet.
+fn set_port_of(
     bytes: &mut [u8],
     headers: &mut Headers,
     side: Side,
     port: u16,
     partial: bool,
 ) -> Result<(), WriteError> {
+    match headers.l4 {
+        L4::Tcp { .. } | L4::Udp { .. } => set_port(bytes, headers, side, port, partial).map(|_| ()),
+        _ => Err(WriteError::Mismatch),
+    }
+}
+
+/// Sets a port, or the identifier in its place, and the checksum. Returns the change to a checksum that covers both.
+fn set_port(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    side: Side,
+    port: u16,
+    partial: bool,
+) -> Result<Delta, WriteError> {
     let l4 = usize::from(headers.l4_at);
-    let (src, dst, checksum_at, udp) = match &mut headers.l4 {
-        L4::Tcp { src, dst, .. } => (src, dst, l4 + 16, false),
-        L4::Udp { src, dst } => (src, dst, l4 + 6, true),
+    let (old, at, checksum_at, udp) = match (&mut headers.l4, side) {
+        (L4::Tcp { src, .. }, Side::Source) => (src, l4, l4 + 16, false),
+        (L4::Tcp { dst, .. }, Side::Destination) => (dst, l4 + 2, l4 + 16, false),
+        (L4::Udp { src, .. }, Side::Source) => (src, l4, l4 + 6, true),
+        (L4::Udp { dst, .. }, Side::Destination) => (dst, l4 + 2, l4 + 6, true),
+        (L4::Icmp { id, .. }, _) => (id, l4 + 4, l4 + 2, false),
         _ => return Err(WriteError::Mismatch),
     };
-    let (old, at) = match side {
-        Side::Source => (src, l4),
-        Side::Destination => (dst, l4 + 2),
-    };
     *field(bytes, at)? = port.to_be_bytes();
-    if !partial {
-        let mut delta = Delta::default();
-        delta.replace_u16(*old, port);
-        let checksum: &mut [u8; 2] = field(bytes, checksum_at)?;
-        *checksum = updated(u16::from_be_bytes(*checksum), delta, udp, false).to_be_bytes();
-    }
+    let mut all = Delta::default();
+    all.replace_u16(*old, port);
     *old = port;
-    Ok(())
+    // A quoted packet may end before its checksum.
+    if !partial && let Ok(checksum) = field::<2>(bytes, checksum_at) {
+        let before = u16::from_be_bytes(*checksum);
+        let after = updated(before, all, udp, false);
+        *checksum = after.to_be_bytes();
+        all.replace_u16(before, after);
+    }
+    Ok(all)
 }
 
 /// Returns the L4 checksum after a change of its pseudo-header, or of the data that it covers.

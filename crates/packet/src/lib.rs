@@ -25,6 +25,7 @@ pub mod proto;
 mod reassembly;
 pub mod reply;
 pub mod roce;
+mod shared;
 mod tunnel;
 
 pub use ecn::{EcnDrop, ecn_decap, ecn_encap};
@@ -36,4 +37,5 @@ pub use mac::{BadMac, Mac};
 pub use mss::mss;
 pub use reassembly::{Fit, Reassembly};
 pub use reply::IcmpError;
+pub use shared::{FIRST_SHARED_PORT, PortBlock, address_tag};
 pub use tunnel::{Tunnel, TunnelKind, geneve_options, takes_geneve, tunnel};
