@@ -208,7 +208,7 @@ impl<T: Lookup> Compiler<'_, T> {
         if prefix.prefix_len() == prefix.max_prefix_len() {
             match Destination::of(self.tables, self.tables.network(vrf)?, prefix.addr()) {
                 Destination::Gateway => return Some(Hop::Host),
-                Destination::Floating(..) => return Some(Hop::Flow),
+                Destination::Floating(..) | Destination::Shared(_) => return Some(Hop::Flow),
                 Destination::Routed => {}
             }
         }

@@ -140,6 +140,10 @@ impl<T: Lookup> Candidate<'_, T> {
         if forward.nat != Nat::default() && (hop.is_none() || self.key.src.is_ipv6() || unknown_sum) {
             return None;
         }
+        // The card translates no ports.
+        if forward.nat.src_port.is_some() || forward.nat.dst_port.is_some() {
+            return None;
+        }
         let guest = self.vif.kind != VifKind::Wire;
         let to = if forward.encap.is_none() { tables.vif(forward.port) } else { None };
         let asked = guest && self.vif.policy || to.is_some_and(|vif| vif.policy);
@@ -280,7 +284,7 @@ fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> O
     let (mut vrf, mut dst) = (vrf, dst);
     for _ in 0..MAX_NETWORKS {
         match Destination::of(tables, tables.network(vrf)?, dst) {
-            Destination::Gateway => return None,
+            Destination::Gateway | Destination::Shared(_) => return None,
             Destination::Floating(inside_vrf, inside) => (vrf, dst) = (inside_vrf, inside),
             Destination::Routed => match ecmp_member(tables, tables.route(vrf, dst)?.nexthop, entropy)? {
                 (_, Nexthop::VrfTranslate { vrf: next }) => vrf = *next,

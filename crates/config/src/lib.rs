@@ -36,6 +36,7 @@ pub use object::{
     Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction, Shape, ShapeRate, Snat,
     Target, Tunnel, TunnelKind, UserData, Vxlan, Way, Wire, WireTunnel, is_label,
 };
+pub use packet::PortBlock;
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;
 

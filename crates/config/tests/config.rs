@@ -409,7 +409,38 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "{ guest = \"mon0\", port = 80 }",
         "has no address of the family of 198.51.100.7",
     ),
-    ("snat = \"host\"", "", "add snat = \"host\" to it"),
+    ("snat = \"host\"", "", "add snat = \"host\" or addresses to it"),
+    (
+        "snat = \"host\"",
+        "snat = \"203.0.113.6\"",
+        "198.51.100.7 is not in `snat` of network \"blue\"; add it there",
+    ),
+    (
+        "snat = [\"203.0.113.5\"]",
+        "snat = [\"203.0.113.1\"]",
+        "address 203.0.113.1 of network \"public\" is already taken by network \"public\"",
+    ),
+    (
+        "snat = [\"203.0.113.5\"]",
+        "snat = [\"203.0.113.9\"]",
+        "203.0.113.9 of network \"public\" is already taken",
+    ),
+    ("snat = [\"203.0.113.5\"]", "snat = [\"203.0.113.5\", \"203.0.113.5\"]", "is there twice"),
+    ("snat = [\"203.0.113.5\"]", "snat = [\"203.0.113.5\", \"host\"]", "`snat = \"host\"` stands alone"),
+    ("snat = [\"203.0.113.5\"]", "snat = [\"203.0.114.5\"]", "203.0.114.5 is in no network outside"),
+    (
+        "vrf = 3\ngateways = [\"10.3.1.254/24\", \"fd00:3::ffff/64\"]",
+        "vrf = 3\ngateways = [\"fd00:3::ffff/64\"]",
+        "no address in `gateways` has the family of 203.0.113.5",
+    ),
+    (
+        "[\"203.0.113.5\"]\nsnat_ports = 1024",
+        "[\"203.0.113.5\", \"198.18.0.5\"]\n[[network]]\nname = \"more\"\nvrf = 77\nwire = \"up0\"\nvlan = 77\n\
+         gateways = [\"198.18.0.1/24\"]",
+        "198.18.0.5 is of network \"more\", and others of its family are of network \"public\"",
+    ),
+    ("snat = [\"203.0.113.5\"]\n", "", "`snat_ports` needs addresses in `snat`, whose ports they are"),
+    ("snat_ports = 1024", "snat_ports = 8", "snat_ports: 8 is out of range; use 16 to 32768"),
     ("name = \"web-in\"", "name = \"7\"", "`name` begins with a letter"),
     (
         "priority = 200\n",
@@ -422,7 +453,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "default = \"deny-in\"",
         "default of network \"blue\" is already taken by network \"blue\"",
     ),
-    ("snat = \"host\"", "snat = \"hots\"", "network \"blue\": snat: expected \"host\", found \"hots\""),
+    (
+        "snat = \"host\"",
+        "snat = \"hots\"",
+        "network \"blue\": snat: expected \"host\" or an address, found \"hots\"",
+    ),
     ("snat = \"host\"", "snat = [\"host\", \"host\"]", "`snat = \"host\"` stands alone"),
     ("snat = \"host\"", "snat = \"host\"\nwire = \"up0\"", "the network leaves by its `wire`"),
     ("prefix = \"10.1.1.3/32\"", "prefix = \"10.1.1.3\"", "one host is \"10.1.1.3/32\""),

@@ -37,6 +37,31 @@ fn addresses_that_are_hardly_meant_are_warned_of() {
 }
 
 #[test]
+fn guests_that_have_the_same_ports_outside_are_warned_of() {
+    let guest = |n: u8| {
+        format!(
+            "[[guest]]\nname = \"c{n}\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"c{n}\"\n\
+             mac = \"02:00:00:00:00:0{n}\"\naddresses = [\"10.1.1.{n}\"]\n"
+        )
+    };
+    let warned = |ports: u16| {
+        let text = format!(
+            "[host]\nname = \"a\"\n[[wire]]\nname = \"up0\"\ndriver = \"af-packet\"\ndevice = \"eth1\"\n\
+             [[network]]\nname = \"public\"\nvrf = 9\ngateways = [\"203.0.113.254/24\"]\nwire = \"up0\"\n\
+             [[network]]\nname = \"blue\"\nvrf = 1\ngateways = [\"10.1.1.254/24\"]\nsnat = \"203.0.113.5\"\n\
+             snat_ports = {ports}\n{}{}",
+            guest(1),
+            guest(2)
+        );
+        config::warnings(&parse(&text).unwrap().objects)
+    };
+    assert_eq!(warned(512), []);
+    let [told] = &warned(32_768)[..] else { panic!("one warning") };
+    let expected = "guests \"c1\" (10.1.1.1) and \"c2\" (10.1.1.2) have the same ports";
+    assert!(told.line == Some(16) && told.message.starts_with(expected), "{told:?}");
+}
+
+#[test]
 fn connections_picked_up_against_the_rules_are_warned_of() {
     let warnings = |midstream: &str| {
         let text = format!("[host]\nname = \"a\"\n[[network]]\nname = \"blue\"\nvrf = 1\n{midstream}");

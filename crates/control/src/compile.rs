@@ -26,7 +26,8 @@ use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, Midstream, Network, Nexthop, NexthopId, Overlay,
-    RuleId, Services, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    RuleId, Services, Sharing, TcpPaths, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment,
+    WireAttributes,
 };
 use packet::Mac;
 use std::collections::{BTreeSet, HashMap};
@@ -319,7 +320,7 @@ impl<'a> Compiler<'a> {
                 self.out.mpls.insert(mpls.label, nexthop);
             }
             Object::Vxlan(vxlan) => drop(self.out.vxlan.insert(vxlan.vni, self.vrf(&vxlan.network))),
-            // The host forwards these ports itself.
+            // The network has its forwarded ports, or the host forwards them itself.
             Object::Lease(_)
             | Object::Route(_)
             | Object::Flood(_)
@@ -343,6 +344,10 @@ impl<'a> Compiler<'a> {
                 let (vif, mac) = (self.vif_id(&name), made_up_mac(&self.out.host.name, &name));
                 self.nexthop(Nexthop::Encap { vif, mac })
             }
+            To::Outside(addr) => match self.index.outside_of(*addr) {
+                Ok(outside) => self.nexthop(Nexthop::VrfTranslate { vrf: Vrf(outside.vrf) }),
+                Err(_) => self.nexthop(Nexthop::Discard),
+            },
             To::Discard => self.nexthop(Nexthop::Discard),
             To::Route(route) => self.group(&route.to),
         };
@@ -502,8 +507,9 @@ impl<'a> Compiler<'a> {
                 dns: network.dns,
                 metadata: network.metadata,
             },
+            sharing: Sharing::default(),
         };
-        self.out.networks.insert(vrf, compiled);
+        self.out.networks.insert(vrf, Network { sharing: self.sharing(network), ..compiled });
         if let Some(label) = self.index.network_label(network) {
             let nexthop = self.nexthop(Nexthop::VrfTranslate { vrf });
             self.out.mpls.insert(label, nexthop);

@@ -74,12 +74,10 @@ impl HostSide {
         routes.sort_unstable();
         routes.dedup();
         let forwards = index.forwards(&network.name).filter_map(|forward| {
-            let of_family = |addr: &&IpAddr| addr.is_ipv4() == forward.outside.is_ipv4();
-            let to = index.guests().get(&forward.to.guest)?.addresses.iter().find(of_family)?;
             Some(HostForward {
                 protocol: forward.protocol.0,
                 outside: SocketAddr::new(forward.outside, forward.port),
-                to: SocketAddr::new(*to, forward.to.port),
+                to: SocketAddr::new(index.forwarded_to(forward)?, forward.to.port),
             })
         });
         let forwards = forwards.collect();

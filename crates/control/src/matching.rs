@@ -4,7 +4,7 @@
 mod parse;
 
 use executor::{CaptureFilter, Filter, FlowInfo, Property};
-use model::VifId;
+use model::{Endpoint, VifId};
 use std::net::IpAddr;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,18 +37,22 @@ impl Matching {
     pub(crate) fn flow(
         &self,
         flow: &FlowInfo,
-        outside: [Option<IpAddr>; 2],
+        outside: [Option<Endpoint>; 2],
         network: impl Fn(model::Vrf) -> String,
     ) -> bool {
         let (src, dst) = (flow.key.src, flow.key.dst);
         self.0.holds(&|property| match property {
             Property::Net(side, net) => {
                 let has = |addr: IpAddr| net.contains(&addr);
-                side.has((src.addr, outside[0]), (dst.addr, outside[1]), |(inside, outside)| {
-                    has(inside) || outside.is_some_and(has)
+                side.has((src, outside[0]), (dst, outside[1]), |(inside, outside)| {
+                    has(inside.addr) || outside.is_some_and(|end| has(end.addr))
                 })
             }
-            Property::Ports(side, ports) => side.has(src.port, dst.port, |port| ports.contains(&port)),
+            Property::Ports(side, ports) => {
+                side.has((src, outside[0]), (dst, outside[1]), |(inside, outside)| {
+                    ports.contains(&inside.port) || outside.is_some_and(|end| ports.contains(&end.port))
+                })
+            }
             Property::Protocol(protocol) => *protocol == flow.key.protocol,
             Property::Ip4 => src.addr.is_ipv4(),
             Property::Ip6 => src.addr.is_ipv6(),
@@ -94,6 +98,7 @@ pub(crate) mod tests {
             age: 1,
             idle: 0,
             seen: model::Connection::BOTH_WAYS,
+            binding: None,
             tcp: model::Tcp::default(),
             charged: (model::VifId(0), false),
         }

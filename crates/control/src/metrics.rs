@@ -395,6 +395,8 @@ fn tables(view: &View, text: &mut Text) {
         ("mpls", tables.mpls.len()),
         ("vxlan", tables.vxlan.len()),
         ("floating", tables.floating.len()),
+        ("shared", tables.networks.values().map(|network| network.sharing.addresses.len()).sum()),
+        ("forward", tables.networks.values().map(|network| network.sharing.forwards.len()).sum()),
         ("rule", tables.rules.len()),
     ];
     let sizes = sizes.map(|(table, size)| (format!("table=\"{table}\""), size));

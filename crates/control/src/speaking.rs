@@ -40,8 +40,8 @@ pub struct SpokenNetwork {
     pub l3_import: Vec<RouteName>,
     /// With `l3vni`: more targets, of its own routes.
     pub l3_export: Vec<RouteName>,
-    /// The addresses of guests that are up, or with `evpn` the subnets of the gateways; and the floating addresses of
-    /// guests that are up.
+    /// The addresses of guests that are up, or with `evpn` the subnets of the gateways; the floating addresses of
+    /// guests that are up; and the addresses that guests of other networks share.
     pub prefixes: BTreeSet<IpNet>,
     /// With `evpn`: the MAC addresses of guests that are there, alone and with each of their addresses.
     pub macs: BTreeSet<(Mac, Option<IpAddr>)>,
@@ -75,6 +75,12 @@ pub(crate) fn speech(host: &Host, index: &Index, is_up: impl Fn(&str) -> bool) -
         let guest = index.owner(&nat.network, nat.inside).filter(|key| key.kind == Kind::Guest);
         if guest.is_some_and(|guest| is_up(&guest.name)) {
             network.prefixes.insert(IpNet::from(nat.outside));
+        }
+    }
+    for addr in index.networks().values().flat_map(config::Network::shared_addresses) {
+        let vrf = index.outside_of(addr).ok().map(|network| network.vrf);
+        if let Some(network) = vrf.and_then(|vrf| networks.get_mut(&vrf)) {
+            network.prefixes.insert(IpNet::from(addr));
         }
     }
     Some(Speech { bgp, router_id, tunnel_sources: index.tunnel_sources().to_vec(), networks })

@@ -190,6 +190,12 @@ impl Actions {
         Some(number)
     }
 
+    /// Returns the number of actions in use.
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
     /// Finds the number of a policy's action; it is usually the one found last.
     fn find(&mut self, policy: &Policy) -> Option<u32> {
         let recent = self.all.get(self.recent as usize).filter(|action| action.stamp != GONE);

@@ -105,7 +105,8 @@ impl Announcer {
     }
 }
 
-/// Returns the addresses of guests whose link is up, and the floating addresses of this host's guests.
+/// Returns the addresses of guests whose link is up, the floating addresses of this host's guests, and those that guests
+/// share.
 fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
     let mut places = Places::new();
     let snapshot = view.snapshot();
@@ -119,6 +120,11 @@ fn places(view: &View<'_>, up: &BTreeSet<VifId>) -> Places {
             let place = (None, model::GATEWAY_MAC);
             places.insert((floating.outside_vrf, floating.outside), place);
         }
+    }
+    for network in snapshot.networks() {
+        let place = (None, model::GATEWAY_MAC);
+        let shared = network.sharing.addresses.iter();
+        places.extend(shared.map(|shared| ((shared.outside_vrf, shared.outside), place)));
     }
     places
 }

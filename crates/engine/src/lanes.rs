@@ -254,7 +254,8 @@ impl Lanes {
     }
 
     /// Rewrites a packet of `len` bytes that the fast parse accepted, in its own lane or in that of a copy.
-    /// `fields`: the fields that a flow of Open vSwitch sets, for templates that need them.
+    /// `fields`: the fields that a flow of Open vSwitch sets, for templates that need them. `entropy`: that of the tunnel, or
+    /// the translated port.
     #[allow(clippy::too_many_arguments)] // a packet and how it is rewritten
     #[inline(always)]
     pub fn rewrite<'a>(
@@ -281,7 +282,7 @@ impl Lanes {
                 Edit::Fields => {
                     fields().and_then(|fields| set_fields(frame, template.strip, &fast.at, fields, partial))
                 }
-                _ => edit_fast(frame, &fast.at, template, partial),
+                _ => edit_fast(frame, &fast.at, template, entropy, partial),
             }
             .ok_or(DropReason::L4Malformed)?;
         }

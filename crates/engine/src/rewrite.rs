@@ -1,8 +1,9 @@
 //! Rewrites the head of a packet in its scratch, in the order that [`model::Forward`] defines.
 
 use crate::key::Layout;
-use crate::template::{OuterHeaders, Template};
-use model::ovs;
+use crate::template::{OuterHeaders, Rewrite, Side, Template};
+use model::rewrite::{translate_addresses, translate_ports};
+use model::{Nat, ovs};
 use packet::checksum::{self, Delta};
 use packet::{Headers, WriteError, edit, proto};
 use std::net::IpAddr;
@@ -10,13 +11,20 @@ use std::net::IpAddr;
 /// Room for new headers before a packet's head: two cache lines, so that heads are aligned.
 pub(crate) const HEADROOM: usize = 128;
 
-/// Edits the IP header of a packet that the fast parse accepted. `frame` starts with the original frame.
+/// Edits the IP header of a packet that the fast parse accepted. `frame` starts with the original frame; `port` is the
+/// translated port, if the template translates one.
 #[inline(always)]
-pub(crate) fn edit_fast(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
+pub(crate) fn edit_fast(
+    frame: &mut [u8],
+    at: &Layout,
+    template: &Template,
+    port: u32,
+    partial: bool,
+) -> Option<()> {
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
     if template.nat.src.is_some() || template.nat.dst.is_some() {
-        translate(frame, at, template, partial)?;
+        translate(frame, at, template, port as u16, partial)?;
     }
     Some(())
 }
@@ -161,27 +169,19 @@ fn edit_ipv6(ip: &mut [u8], template: &Template) -> Option<()> {
     Some(())
 }
 
-/// Translates floating addresses with the general editor, because they are rare.
+/// Translates outside addresses with the general editor, because they are rare.
 #[inline(never)]
-fn translate(frame: &mut [u8], at: &Layout, template: &Template, partial: bool) -> Option<()> {
+fn translate(frame: &mut [u8], at: &Layout, template: &Template, port: u16, partial: bool) -> Option<()> {
     let l3 = usize::from(at.l3);
     let mut headers = Headers::network(frame, l3, l3 + usize::from(at.ip_len)).ok()?;
-    set_addresses(frame, &mut headers, template, partial).ok()
-}
-
-fn set_addresses(
-    frame: &mut [u8],
-    headers: &mut Headers,
-    template: &Template,
-    partial: bool,
-) -> Result<(), WriteError> {
-    if let Some(src) = template.nat.src {
-        edit::set_source(frame, headers, src, partial)?;
-    }
-    if let Some(dst) = template.nat.dst {
-        edit::set_destination(frame, headers, dst, partial)?;
-    }
-    Ok(())
+    let (src_port, dst_port) = match template.ported {
+        Some(Side::Source) => (Some(port), None),
+        Some(Side::Destination) => (None, Some(port)),
+        None => (None, None),
+    };
+    let nat = Nat { src_port, dst_port, ..template.nat };
+    translate_ports(frame, &mut headers, &nat, partial).ok()?;
+    translate_addresses(frame, &mut headers, &nat, partial).ok()
 }
 
 /// Edits the IP header of any packet. `headers` are those of the forwarded packet, which is the inner one if a tunnel
@@ -193,10 +193,10 @@ pub(crate) fn edit_any(
     frame: &mut [u8],
     headers: &Headers,
     end: usize,
-    template: &Template,
-    fields: Option<&ovs::Edits>,
+    rewrite: &Rewrite<'_>,
     partial: bool,
 ) -> Result<(), WriteError> {
+    let Rewrite { template, fields, nat, .. } = rewrite;
     if let Some(fields) = fields {
         return fields.set_fields(frame, headers, partial);
     }
@@ -214,23 +214,10 @@ pub(crate) fn edit_any(
     if let Some(mss) = template.mss {
         edit::lower_mss(frame, &edited, mss, partial)?;
     }
-    let (src, dst) = (template.nat.src, template.nat.dst);
-    if src.is_none() && dst.is_none() {
+    if *nat == Nat::default() {
         return Ok(());
     }
-    // The packet that an ICMP error quotes went in the opposite direction (RFC 5508, 4.2).
-    let quoted = headers.quoted(frame, end).ok().flatten();
-    if let (Some(mut quoted), Some(ip)) = (quoted, headers.ip())
-        && let Some(refused) = quoted.ip().copied()
-    {
-        if let Some(dst) = dst.filter(|_| refused.src == ip.dst) {
-            edit::set_quoted_source(frame, &edited, &mut quoted, dst, partial)?;
-        }
-        if let Some(src) = src.filter(|_| refused.dst == ip.src) {
-            edit::set_quoted_destination(frame, &edited, &mut quoted, src, partial)?;
-        }
-    }
-    set_addresses(frame, &mut edited, template, partial)
+    model::rewrite::translate(frame, &mut edited, end, nat, partial)
 }
 
 /// Returns the headers of the packet that remains after `template` strips the frame, and where that packet

@@ -1,6 +1,7 @@
 //! How a flow's packets are rewritten, compiled: a [`Forward`] with prebuilt new headers.
 //!
-//! The only part of a single flow in a template are floating addresses, so flows to one next hop share one.
+//! The only part of a single flow in a template are outside addresses, so flows to one next hop share one. A translated
+//! port is beside it.
 
 use model::{Cut, Encap, Forward, Nat, VifId, ovs};
 use packet::{TunnelKind, build, proto};
@@ -27,6 +28,13 @@ pub(crate) enum Edit {
     Fields,
 }
 
+/// One of a packet's ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Side {
+    Source,
+    Destination,
+}
+
 /// A compiled [`Forward`].
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
@@ -36,7 +44,10 @@ pub(crate) struct Template {
     /// New ECN field of the IP header.
     pub ecn: Option<u8>,
     pub ttl_decrement: u8,
+    /// Translation of addresses.
     pub nat: Nat,
+    /// The port that is translated: that of one flow, which has it beside the template.
+    pub ported: Option<Side>,
     pub mss: Option<u16>,
     /// Tags to push into a kept Ethernet header, as they lie there; their first bytes, and how many.
     tags: [u8; MAX_TAGS],
@@ -60,6 +71,8 @@ pub(crate) struct Rewrite<'a> {
     pub template: &'a Template,
     /// Fields that a flow of Open vSwitch sets.
     pub fields: Option<&'a ovs::Edits>,
+    /// Translation of addresses and ports.
+    pub nat: Nat,
     /// Flow entropy for the tunnel; 0 without one.
     pub entropy: u32,
     /// Fragmentation, if the packet is too big.
@@ -70,13 +83,22 @@ impl<'a> Rewrite<'a> {
     /// Describes the rewrite that `forward` demands; `template` must be compiled from it.
     pub fn of(forward: &Forward, template: &'a Template) -> Self {
         let cut = forward.cut.filter(|_| template.keeps_ip);
-        Self { template, fields: None, entropy: forward.entropy(), cut }
+        Self { template, fields: None, nat: forward.nat, entropy: forward.entropy(), cut }
     }
 
     /// Describes the rewrite that `output` demands; `template` must be compiled from it.
     pub fn of_output(output: &'a ovs::Output, template: &'a Template) -> Self {
         let fields = (template.edit == Edit::Fields).then_some(&output.edits);
-        Self { template, fields, entropy: output.entropy(), cut: None }
+        Self { template, fields, nat: Nat::default(), entropy: output.entropy(), cut: None }
+    }
+
+    /// Returns what a flow's entry keeps beside the template: the translated port, or the entropy. `None` if there is more.
+    pub const fn beside(&self) -> Option<u32> {
+        match (self.nat.src_port, self.nat.dst_port) {
+            (None, None) => Some(self.entropy),
+            (Some(port), None) | (None, Some(port)) if self.template.tunnel.is_none() => Some(port as u32),
+            _ => None,
+        }
     }
 }
 
@@ -112,7 +134,12 @@ impl Template {
             strip: forward.strip,
             ecn: forward.ecn,
             ttl_decrement: forward.ttl_decrement,
-            nat: forward.nat,
+            nat: Nat { src_port: None, dst_port: None, ..forward.nat },
+            ported: match (forward.nat.src_port, forward.nat.dst_port) {
+                (Some(_), _) => Some(Side::Source),
+                (None, Some(_)) => Some(Side::Destination),
+                (None, None) => None,
+            },
             mss: forward.mss,
             tags: [0; MAX_TAGS],
             tags_len: 0,
@@ -293,7 +320,7 @@ impl Template {
 
     /// Returns everything that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
-        let l4 = (self.nat.src, self.nat.dst, self.mss);
+        let l4 = (self.nat.src, self.nat.dst, self.ported, self.mss);
         let fields = (
             self.port,
             self.strip,

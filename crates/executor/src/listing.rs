@@ -1,7 +1,7 @@
 //! Listings of what executors learn and remember.
 
 use crate::Counters;
-use model::{BridgeTarget, FlowKey, FlowState, NeighbourScope, RuleId, Seconds, Tcp, VifId, Vrf};
+use model::{Binding, BridgeTarget, FlowKey, FlowState, NeighbourScope, RuleId, Seconds, Tcp, VifId, Vrf};
 use packet::Mac;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -29,6 +29,8 @@ pub struct FlowInfo {
     pub seen: u8,
     /// Sequence numbers, for TCP.
     pub tcp: Tcp,
+    /// The end by which its guest is known outside, if guests share an address there.
+    pub binding: Option<Binding>,
     /// The interface in whose share of the table the connection counts, and whether the connection came to it
     /// by a wire.
     pub charged: (VifId, bool),

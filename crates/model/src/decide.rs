@@ -23,6 +23,7 @@ mod related;
 mod reply;
 mod route;
 mod serve;
+mod share;
 mod spoof;
 mod underlay;
 mod wire;
@@ -41,7 +42,7 @@ use std::net::IpAddr;
 /// to the tables are in the effects.
 #[must_use]
 pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, now: Seconds) -> Decision {
-    let mut walk = Walk { tables, packet, ingress, now, effects: Effects::default() };
+    let mut walk = Walk::new(tables, packet, ingress, now);
     let verdict = match walk.enter() {
         Ok(verdict) => verdict,
         Err(Stop::Hold { scope, addr }) => Verdict::Hold { scope, addr },
@@ -67,7 +68,7 @@ pub(crate) fn bridge_own<T: Lookup>(
 ) -> (Vec<Forward>, Option<(NeighbourScope, IpAddr)>) {
     let (headers, end) = (packet.headers.clone(), packet.len as usize);
     let frame = Frame { headers, end, origin, network, tos: 0, foreign_tags: 0 };
-    let mut walk = Walk { tables, packet, ingress: VifId(0), now: 0, effects: Effects::default() };
+    let mut walk = Walk::new(tables, packet, VifId(0), 0);
     let Some(eth) = &frame.headers.eth else { return (Vec::new(), None) };
     let (mut to, mut missing) = match walk.bridge(&frame, eth) {
         Ok(Verdict::Flood(flood)) => (flood.to, walk.effects.solicit),
@@ -93,6 +94,10 @@ struct Walk<'a, T> {
     ingress: VifId,
     now: Seconds,
     effects: Effects,
+    /// The translation of a packet by an address that guests share.
+    bound: Option<share::Bound>,
+    /// Whether the packet's connection is tracked although rules do not apply to it.
+    unruled: bool,
 }
 
 /// The result of most steps: where the packet goes, or why it stops.
@@ -280,6 +285,10 @@ fn entropy_ports(headers: &Headers, ip: &Ip) -> (u16, u16) {
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
+    fn new(tables: &'a T, packet: &'a PacketView<'a>, ingress: VifId, now: Seconds) -> Self {
+        Self { tables, packet, ingress, now, effects: Effects::default(), bound: None, unruled: false }
+    }
+
     /// Forwards a tenant's packet. If a step stops the packet, answers its sender.
     fn tenant(&mut self, frame: &Frame<'a>) -> Outcome {
         self.switch(frame).or_else(|stop| Ok(self.stopped(frame, stop)))

@@ -114,7 +114,7 @@ impl Forward {
             strip: 0,
             ecn: None,
             ttl_decrement: 0,
-            nat: Nat { src: None, dst: None },
+            nat: Nat { src: None, dst: None, src_port: None, dst_port: None },
             mss: None,
             cut: None,
             ethernet: None,
@@ -158,13 +158,20 @@ impl Verdict {
     }
 }
 
-/// Address translation, one to one.
+/// Address translation.
+///
+/// In an ICMP error, the packet that it quotes went in the opposite direction (RFC 5508, 4.2): its destination is
+/// translated as the source of the error, and the reverse, if they are the same, or if ports are translated as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nat {
     /// New source address.
     pub src: Option<IpAddr>,
     /// New destination address.
     pub dst: Option<IpAddr>,
+    /// New source port of TCP or UDP; or the new identifier of an ICMP query.
+    pub src_port: Option<u16>,
+    /// New destination port of TCP or UDP; or the new identifier of an ICMP query.
+    pub dst_port: Option<u16>,
 }
 
 /// A new Ethernet header.

@@ -195,6 +195,22 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         found
     }
 
+    fn shared_by(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<Vrf> {
+        let found = self.tables.shared_by(outside_vrf, outside);
+        if found.is_some() {
+            self.note(Step::SharedBy { vrf: outside_vrf, outside, found });
+        }
+        found
+    }
+
+    fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
+        let found = self.tables.bound(key, now);
+        let end = found.as_ref().and_then(|connection| Some(connection.bound_ends()?.0));
+        let (vrf, port, remote) = (key.src.vrf, key.src.port, key.dst);
+        self.note(Step::Bound { vrf, port, remote, protocol: key.protocol, found: end });
+        found
+    }
+
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
         let matched = self.tables.rules(vrf, query);
         let is_found = matched.rule.is_some() || !matched.modifiers.is_empty();

@@ -2,7 +2,7 @@
 
 use crate::tcp::Reset;
 use crate::transport::{Query, is_icmp, query};
-use crate::{RuleId, Segment, Tcp, VifId, Vrf};
+use crate::{Binding, RuleId, Segment, Tcp, VifId, Vrf};
 use packet::{Headers, L4, proto};
 use std::net::IpAddr;
 
@@ -105,6 +105,8 @@ pub struct Connection {
     pub seen: u8,
     /// Sequence numbers, for TCP.
     pub tcp: Tcp,
+    /// The end by which its guest is known outside, if guests share an address there.
+    pub binding: Option<Binding>,
 }
 
 /// How a packet relates to a connection that has its addresses and ports.
@@ -162,7 +164,7 @@ impl Connection {
             return None;
         }
         let tcp = segment.map_or_else(Tcp::default, |tcp| Tcp::first(reply.into(), &tcp, liberal));
-        let mut new = Self { original, state: FlowState::New, seen: Self::way(reply), tcp };
+        let mut new = Self { original, state: FlowState::New, seen: Self::way(reply), tcp, binding: None };
         if segment.is_some_and(|segment| segment.has(proto::TCP_FIN | proto::TCP_ACK)) {
             new.finish(reply);
         }

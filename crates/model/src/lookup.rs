@@ -81,6 +81,11 @@ pub trait Lookup {
     fn floating_of(&self, inside_vrf: Vrf, inside: IpAddr, outside_vrf: Vrf) -> Option<IpAddr>;
     /// Returns the inside address of a floating one.
     fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)>;
+    /// Returns the network whose guests share this address of another network.
+    fn shared_by(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<Vrf>;
+    /// Returns the connection that packets from outside find by this key ([`Connection::outside_key`]), unless it timed
+    /// out before `now`.
+    fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection>;
     /// Returns the result of a network's rules, or its default if none matches.
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch;
     /// Returns the connection of which this key is a direction, unless it timed out before `now`. The flag

@@ -1,6 +1,6 @@
 //! Tenant networks and what belongs to them: bridge and route entries, floating addresses, neighbours; the host.
 
-use crate::{Action, NexthopId, VifId, Vrf};
+use crate::{Action, NexthopId, Sharing, VifId, Vrf};
 use ipnet::IpNet;
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,6 +44,8 @@ pub struct Network {
     pub routed_outside: bool,
     /// The services that the host itself gives the guests of the network.
     pub services: Services,
+    /// The outside addresses that the guests of the network share.
+    pub sharing: Sharing,
 }
 
 /// The services that the host itself gives the guests of a network.
@@ -124,6 +126,7 @@ impl Network {
             tcp: TcpPaths::default(),
             routed_outside: false,
             services: Services::default(),
+            sharing: Sharing::default(),
         }
     }
 

@@ -10,7 +10,7 @@ pub use length::metered_len;
 pub use reply::build_reply;
 
 use crate::{Cut, Decision, Effects, Forward, Lookup, Nat, PacketView, Reply, Verdict, VifId, copy_to};
-use packet::{Headers, Piece, Pieces, build, edit, proto};
+use packet::{Headers, L4, Piece, Pieces, WriteError, build, edit, proto};
 use std::ops::Range;
 
 /// Returns every frame that leaves because of a packet: copies of the frame as it came in, deliveries, an
@@ -132,7 +132,8 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     for _ in 0..forward.ttl_decrement {
         edit::decrement_ttl(&mut body, &mut headers).ok()?;
     }
-    translate(&mut body, &mut headers, &forward.nat)?;
+    let end = body.len();
+    translate(&mut body, &mut headers, end, &forward.nat, false).ok()?;
     if let Some(mss) = forward.mss {
         edit::lower_mss(&mut body, &headers, mss, false).ok()?;
     }
@@ -166,26 +167,86 @@ fn tag(vlan: u16) -> [u8; proto::VLAN_LEN] {
     [a, b, c, d]
 }
 
-/// Translates addresses, also in the packet that an ICMP error quotes: that packet went in the opposite
-/// direction (RFC 5508, 4.2).
-fn translate(body: &mut [u8], headers: &mut Headers, nat: &Nat) -> Option<()> {
-    let Some(ip) = headers.ip().copied() else { return Some(()) };
-    let quoted = headers.quoted(body, body.len()).ok().flatten();
+/// Translates addresses and ports in a packet that ends at `end`, also in the packet that an ICMP error quotes
+/// ([`Nat`]).
+///
+/// With `partial`, the L4 checksum is still to be completed ([`edit::set_source`]).
+///
+/// # Errors
+/// [`WriteError`] if headers and translation do not fit each other.
+pub fn translate(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    end: usize,
+    nat: &Nat,
+    partial: bool,
+) -> Result<(), WriteError> {
+    let Some(ip) = headers.ip().copied() else { return Ok(()) };
+    let quoted = headers.quoted(bytes, end).ok().flatten();
     if let Some(mut quoted) = quoted
         && let Some(refused) = quoted.ip().copied()
     {
-        if let Some(dst) = nat.dst.filter(|_| refused.src == ip.dst) {
-            edit::set_quoted_source(body, headers, &mut quoted, dst, false).ok()?;
+        if let Some(dst) = nat.dst.filter(|_| refused.src == ip.dst || nat.dst_port.is_some()) {
+            edit::set_quoted_source(bytes, headers, &mut quoted, dst, partial)?;
         }
-        if let Some(src) = nat.src.filter(|_| refused.dst == ip.src) {
-            edit::set_quoted_destination(body, headers, &mut quoted, src, false).ok()?;
+        if let Some(src) = nat.src.filter(|_| refused.dst == ip.src || nat.src_port.is_some()) {
+            edit::set_quoted_destination(bytes, headers, &mut quoted, src, partial)?;
         }
+        if let Some(port) = nat.dst_port {
+            edit::set_quoted_source_port(bytes, headers, &mut quoted, port, partial)?;
+        }
+        if let Some(port) = nat.src_port {
+            edit::set_quoted_destination_port(bytes, headers, &mut quoted, port, partial)?;
+        }
+    } else {
+        translate_ports(bytes, headers, nat, partial)?;
     }
+    translate_addresses(bytes, headers, nat, partial)
+}
+
+/// Translates the addresses of a packet's own IP header.
+///
+/// # Errors
+/// As for [`translate`].
+pub fn translate_addresses(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    nat: &Nat,
+    partial: bool,
+) -> Result<(), WriteError> {
     if let Some(src) = nat.src {
-        edit::set_source(body, headers, src, false).ok()?;
+        edit::set_source(bytes, headers, src, partial)?;
     }
     if let Some(dst) = nat.dst {
-        edit::set_destination(body, headers, dst, false).ok()?;
+        edit::set_destination(bytes, headers, dst, partial)?;
     }
-    Some(())
+    Ok(())
+}
+
+/// Translates the ports of a packet's own L4 header, or the identifier of a ping. Later fragments have neither.
+///
+/// # Errors
+/// As for [`translate`].
+pub fn translate_ports(
+    bytes: &mut [u8],
+    headers: &mut Headers,
+    nat: &Nat,
+    partial: bool,
+) -> Result<(), WriteError> {
+    match headers.l4 {
+        L4::Icmp { .. } => match nat.src_port.or(nat.dst_port) {
+            Some(id) => edit::set_echo_id(bytes, headers, id),
+            None => Ok(()),
+        },
+        L4::Tcp { .. } | L4::Udp { .. } => {
+            if let Some(port) = nat.src_port {
+                edit::set_source_port(bytes, headers, port, partial)?;
+            }
+            if let Some(port) = nat.dst_port {
+                edit::set_destination_port(bytes, headers, port, partial)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }

@@ -14,6 +14,8 @@ pub enum Destination {
     Gateway,
     /// A floating address. It belongs to this inside address in that network.
     Floating(Vrf, IpAddr),
+    /// An address that the guests of that network share.
+    Shared(Vrf),
     /// Any other address: the routes decide.
     Routed,
 }
@@ -25,7 +27,11 @@ impl Destination {
             return Self::Gateway;
         }
         match tables.inside_of(network.vrf, addr) {
-            Some((vrf, inside)) => Self::Floating(vrf, inside),
+            Some((vrf, inside)) => return Self::Floating(vrf, inside),
+            None => {}
+        }
+        match tables.shared_by(network.vrf, addr) {
+            Some(vrf) => Self::Shared(vrf),
             None if is_router_anycast(tables, network, addr) => Self::Gateway,
             None => Self::Routed,
         }
@@ -40,6 +46,7 @@ pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: 
     network.is_router_anycast(addr)
         && tables.guest_by_address(network.vrf, addr).is_none()
         && tables.inside_of(network.vrf, addr).is_none()
+        && tables.shared_by(network.vrf, addr).is_none()
         && !is_host()
 }
 

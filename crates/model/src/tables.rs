@@ -4,6 +4,7 @@ mod apply;
 mod dynamic;
 mod ovs;
 
+use crate::snat::SharedAddress;
 use crate::{
     Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, KernelPath, Lookup,
     MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleAction, RuleId,
@@ -184,6 +185,16 @@ impl Lookup for Tables {
 
     fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)> {
         self.floating.get(&(outside_vrf, outside)).copied()
+    }
+
+    fn shared_by(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<Vrf> {
+        let address = SharedAddress { outside_vrf, outside };
+        let shares = |network: &&Network| network.sharing.addresses.contains(&address);
+        self.networks.values().find(shares).map(|network| network.vrf)
+    }
+
+    fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
+        self.dynamic.bound(key, now)
     }
 
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {

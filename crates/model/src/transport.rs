@@ -39,6 +39,14 @@ impl Transport {
     }
 }
 
+/// Returns whether ICMP of this type is an echo request or reply.
+pub(crate) const fn is_echo(kind: u8, protocol: u8) -> bool {
+    match protocol {
+        proto::ICMP => matches!(kind, proto::ICMP_ECHO_REQUEST | proto::ICMP_ECHO_REPLY),
+        _ => matches!(kind, proto::ICMPV6_ECHO_REQUEST | proto::ICMPV6_ECHO_REPLY),
+    }
+}
+
 /// Returns whether a protocol is ICMP, of either version.
 pub(crate) const fn is_icmp(protocol: u8) -> bool {
     matches!(protocol, proto::ICMP | proto::ICMPV6)

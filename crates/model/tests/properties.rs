@@ -325,6 +325,12 @@ impl Lookup for Holes<'_> {
     fn inside_of(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<(Vrf, IpAddr)> {
         self.maybe(self.tables.inside_of(outside_vrf, outside))
     }
+    fn shared_by(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<Vrf> {
+        self.maybe(self.tables.shared_by(outside_vrf, outside))
+    }
+    fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
+        self.maybe(self.tables.bound(key, now))
+    }
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
         self.tables.rules(vrf, query)
     }

@@ -198,8 +198,13 @@ fn flows() {
         };
         FlowKey { src: end(0x0a00_0000 + (n >> 16), n), dst: end(0x0a01_0000 + n % 251, 443), protocol: 6 }
     };
-    let connection =
-        |n| Connection { original: key(n), state: FlowState::Established, seen: 0, tcp: Default::default() };
+    let connection = |n| Connection {
+        original: key(n),
+        state: FlowState::Established,
+        seen: 0,
+        tcp: Default::default(),
+        binding: None,
+    };
     let create = |n| FlowChange::Create { connection: connection(n), rule: None };
     let count = 1_000_000;
     time("  create", count, |n| {

@@ -50,6 +50,8 @@ pub(crate) struct Config {
     /// Floating addresses from outside to inside, and from inside to outside.
     pub floating: OrdMap<(Vrf, IpAddr), (Vrf, IpAddr)>,
     pub floating_of: OrdSet<(Vrf, IpAddr, Vrf, IpAddr)>,
+    /// Addresses that the guests of a network share: where they are, and whose. The network with the lowest VRF counts.
+    pub shared: OrdSet<(Vrf, IpAddr, Vrf)>,
     pub meters: OrdMap<MeterId, MeterConfig>,
     /// How many table entries refer to each object (entries in a network's own tables are not counted).
     pub references: OrdMap<Object, u32>,
@@ -129,6 +131,11 @@ impl Config {
         let key = (inside_vrf, inside, outside_vrf);
         let found = self.floating_of.get_next(&(inside_vrf, inside, outside_vrf, FIRST))?;
         ((found.0, found.1, found.2) == key).then_some(found.3)
+    }
+
+    pub fn shared_by(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<Vrf> {
+        let found = self.shared.get_next(&(outside_vrf, outside, Vrf(0)))?;
+        ((found.0, found.1) == (outside_vrf, outside)).then_some(found.2)
     }
 
     pub fn has(&self, object: Object) -> bool {

@@ -189,7 +189,8 @@ impl Draft {
         if let Some(network) = &network {
             references_of_network(network, |object| self.refer(object));
         }
-        let old = std::mem::replace(&mut self.config.tables_mut(vrf).network, network);
+        let old = std::mem::replace(&mut self.config.tables_mut(vrf).network, network.clone());
+        self.index_shared(vrf, old.as_deref(), network.as_deref());
         match old {
             Some(old) => references_of_network(&old, |object| self.unrefer(object)),
             None if deleted => return missing(format_args!("network {vrf}")),
@@ -202,6 +203,24 @@ impl Draft {
         self.touched.add(Cell::network(vrf));
         self.touched.add(Cell::rules(vrf)); // They fall back to the network's default.
         Ok(())
+    }
+
+    /// Removes the addresses that the guests of a network shared from the index, and adds those that they share now.
+    fn index_shared(&mut self, vrf: Vrf, old: Option<&Network>, new: Option<&Network>) {
+        let [old, new] =
+            [old, new].map(|network| network.map_or(&[][..], |network| &network.sharing.addresses));
+        if old == new {
+            return;
+        }
+        for shared in old {
+            self.config.shared.remove(&(shared.outside_vrf, shared.outside, vrf));
+        }
+        for shared in new {
+            self.config.shared.insert((shared.outside_vrf, shared.outside, vrf));
+        }
+        for shared in old.iter().chain(new) {
+            self.touched.add(Cell::inside(shared.outside_vrf, shared.outside));
+        }
     }
 
     fn put_nexthop(&mut self, id: NexthopId, nexthop: &Nexthop) {
@@ -383,6 +402,7 @@ fn references_of_network(network: &Network, each: impl FnMut(Object)) {
     (network.members.iter().copied().map(Object::Vif))
         .chain(network.flood.iter().copied().map(Object::Nexthop))
         .chain(network.wire.map(|wire| Object::Vif(wire.vif)))
+        .chain(network.sharing.addresses.iter().map(|shared| Object::Network(shared.outside_vrf)))
         .for_each(each);
 }
 

@@ -15,6 +15,7 @@ mod fragments;
 mod hash;
 #[cfg(test)]
 mod kill;
+mod outside;
 mod remembered;
 mod room;
 mod state;
@@ -28,6 +29,7 @@ use executor::{FlowInfo, FlowUse};
 pub use fragments::Fragments;
 use hash::FlowHash;
 use model::{Connection, DropReason, FlowChange, FlowKey, Seconds, Segment, VifId};
+use outside::Outside;
 pub use remembered::{FORMAT, Record, remembered};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -115,6 +117,8 @@ pub struct Flows {
     entries: Zeroed<WORDS>,
     /// Buckets, with twice as many slots as entries. A slot holds a tag (high half) and the entry's number + 1, or 0.
     index: Zeroed<WAYS>,
+    /// The connections by what stands for their guests outside.
+    outside: Outside,
     accounts: Accounts,
     fragments: Fragments,
     live: AtomicU64,
@@ -149,6 +153,7 @@ impl Flows {
             per_shard: capacity / shards,
             entries,
             index: Zeroed::new(capacity * 2 / WAYS).in_huge_pages(),
+            outside: Outside::new(capacity),
             accounts: Accounts::new(capacity as u64, limits.per_guest as u64, limits.new_per_second),
             fragments: Fragments::new(),
             live: AtomicU64::new(0),
@@ -315,7 +320,8 @@ impl Flows {
     /// the connection, or `None` if the connection to update no longer exists.
     ///
     /// # Errors
-    /// `FlowQuota`, `FlowTableFull`: the packet must be dropped.
+    /// `FlowQuota`, `FlowTableFull`: the packet must be dropped. `SnatPorts`: another connection took the port outside
+    /// meanwhile; a new decision finds a different one.
     pub fn apply(
         &self,
         change: &FlowChange,
@@ -346,8 +352,8 @@ impl Flows {
 
     /// Does the same as [`Self::enter`], and returns a reference to the connection.
     fn entered(&self, flow: &FlowInfo, now: Seconds) -> Option<FlowRef> {
-        let FlowInfo { key, state, seen, tcp, charged: (vif, from_wire), .. } = *flow;
-        let connection = Connection { original: key, state, seen, tcp };
+        let FlowInfo { key, state, seen, tcp, binding, charged: (vif, from_wire), .. } = *flow;
+        let connection = Connection { original: key, state, seen, tcp, binding };
         let charged = if from_wire { Account::from_wire(vif) } else { Account::of_guest(vif) };
         let hash = self.hash(&key);
         let at = self.shard_of(hash);
@@ -368,6 +374,7 @@ impl Flows {
     }
 
     fn create(&self, new: &New) -> Result<FlowRef, DropReason> {
+        self.forget_expired(new);
         let at = self.shard_of(new.hash);
         let mut shard = lock(&self.shards[at]);
         if let Some((read, reply, index)) = self.find(new.hash, &new.connection.original) {
@@ -376,7 +383,13 @@ impl Flows {
                 && read.connection.state == new.connection.state
                 && self.entry(index).created() == new.now
                 && !read.expired(new.now);
-            if twin {
+            // Behind the same address, the first one has chosen the port. A different address is that of other tables.
+            let bindings = [read.connection.binding, new.connection.binding];
+            let tags = bindings.map(|binding| binding.map(|binding| binding.tag));
+            if twin && tags[0] == tags[1] && bindings[0] != bindings[1] {
+                return Err(DropReason::SnatPorts);
+            }
+            if twin && tags[0] == tags[1] {
                 return Ok(FlowRef { index, seq: read.seq });
             }
             // The answerer may reopen a connection; it stays charged to its first opener.
@@ -404,6 +417,7 @@ impl Flows {
         if let Some(mine) = slots.find(|s| s.load(Ordering::Relaxed) == slot) {
             mine.store(0, Ordering::Release);
         }
+        self.unbind(index);
         self.accounts.give_back(entry.charged());
         entry.clear(shard.free);
         shard.free = index;

@@ -310,6 +310,15 @@ impl Lookup for View<'_> {
         self.snapshot.config.floating.get(&(outside_vrf, outside)).copied()
     }
 
+    fn shared_by(&self, outside_vrf: Vrf, outside: IpAddr) -> Option<Vrf> {
+        self.depend(Cell::inside(outside_vrf, outside));
+        self.snapshot.config.shared_by(outside_vrf, outside)
+    }
+
+    fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
+        self.flows.bound(key, now)
+    }
+
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
         self.depend(Cell::rules(vrf));
         let tables = self.snapshot.config.vrfs.get(&vrf);

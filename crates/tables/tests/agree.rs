@@ -2,11 +2,12 @@
 //! compared with fresh ones.
 
 use ipnet::IpNet;
+use model::snat::SharedAddress;
 use model::{
     Action, BridgeTarget, Change, Connection, Effects, Endpoint, FloatingAddress, FlowChange, FlowKey,
     FlowState, FragmentKey, Host, KernelPath, Learn, Lookup, MeterConfig, MeterId, Modifier, NeighbourFound,
     NeighbourScope, Network, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, RuleQuery, Seconds,
-    Tables, Transport, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Sharing, Tables, Transport, Tunnel, TunnelKind, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use packet::Mac;
 use proptest::prelude::*;
@@ -106,14 +107,19 @@ fn action() -> impl Strategy<Value = Action> {
 fn network() -> impl Strategy<Value = Network> {
     let wire = prop::option::of((vif(), prop::option::of(1..9u16)));
     let lists = (prop::collection::vec(vif(), 0..3), prop::collection::vec(nexthop_id(), 0..2));
-    (vrf(), action(), lists, wire).prop_map(|(vrf, default_action, (members, flood), wire)| Network {
-        learning: true,
-        mtu: 1450,
-        default_action,
-        members,
-        flood,
-        wire: wire.map(|(vif, vlan)| WireAttachment { vif, vlan }),
-        ..Network::new(vrf, &format!("n{vrf}"))
+    let shared = (vrf(), addr()).prop_map(|(outside_vrf, outside)| SharedAddress { outside_vrf, outside });
+    let lists = (lists, prop::collection::vec(shared, 0..3));
+    (vrf(), action(), lists, wire).prop_map(|(vrf, default_action, ((members, flood), addresses), wire)| {
+        Network {
+            sharing: Sharing { addresses, ..Sharing::default() },
+            learning: true,
+            mtu: 1450,
+            default_action,
+            members,
+            flood,
+            wire: wire.map(|(vif, vlan)| WireAttachment { vif, vlan }),
+            ..Network::new(vrf, &format!("n{vrf}"))
+        }
     })
 }
 
@@ -284,6 +290,7 @@ fn questions() -> Vec<Question> {
             ask!(|t| t.route(vrf, addr));
             ask!(|t| t.neighbour(NeighbourScope::Network(vrf), addr));
             ask!(|t| t.inside_of(vrf, addr));
+            ask!(|t| t.shared_by(vrf, addr));
             (0..VRFS).for_each(|outside| ask!(|t| t.floating_of(vrf, addr, Vrf(outside))));
             for (protocol, dst_port) in [(6, Some(80)), (17, Some(9)), (1, None)] {
                 let query = RuleQuery { src: addr, dst: addresses()[0], protocol, dst_port };
@@ -400,8 +407,13 @@ impl Both {
                 FlowChange::Update { connection: Connection { state, seen, ..old }, reply }
             }
             _ => {
-                let connection =
-                    Connection { original: *key, state: FlowState::New, seen: 0, tcp: Default::default() };
+                let connection = Connection {
+                    original: *key,
+                    state: FlowState::New,
+                    seen: 0,
+                    tcp: Default::default(),
+                    binding: None,
+                };
                 FlowChange::Create { connection, rule: None }
             }
         };

@@ -139,6 +139,7 @@ fn connections_go_with_their_network() {
             state: model::FlowState::New,
             seen: 0,
             tcp: Default::default(),
+            binding: None,
         };
         let change = FlowChange::Create { connection, rule: None };
         shared.flows().apply(&change, Account::of_guest(VifId(1)), 0).expect("there is room");

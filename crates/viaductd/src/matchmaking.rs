@@ -222,7 +222,7 @@ fn delivers(engine: &Engine, from: &SocketsSpec, to: &SocketsSpec, key: &Key) ->
     let [shown, seen] = key.seen;
     let ends = (SocketAddr::new(key.own.addr, key.own.port), SocketAddr::new(seen, key.peer.port));
     let nat = |from: IpAddr, to: IpAddr| (from != to).then_some(to);
-    let nat = Nat { src: nat(key.own.addr, shown), dst: nat(seen, key.peer.addr) };
+    let nat = Nat { src: nat(key.own.addr, shown), dst: nat(seen, key.peer.addr), ..Nat::default() };
     // On its way to a neighbour a frame has his MAC, otherwise the gateway's.
     [to.mac.unwrap_or(GATEWAY_MAC), GATEWAY_MAC].into_iter().any(|destination| {
         let decision = decide(engine, from, destination, ends);

@@ -174,9 +174,13 @@ pub struct Network {
     /// What DHCP tells guests besides addresses and names.
     #[prost(message, optional, tag = "17")]
     pub dhcp_options: ::core::option::Option<DhcpOptions>,
-    /// Behind which addresses its guests' packets leave: "host" (the host's own).
+    /// Behind which addresses its guests' packets leave: "host" (the host's own), or addresses of networks that are
+    /// attached to wires.
     #[prost(string, repeated, tag = "24")]
     pub snat: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Ports that a guest has of such an address, for each protocol.
+    #[prost(uint32, optional, tag = "32")]
+    pub snat_ports: ::core::option::Option<u32>,
     /// The action for traffic that no rule matches, in place of a `\[[default]\]`: allow, drop, reject or deny-in.
     #[prost(string, optional, tag = "25")]
     pub default: ::core::option::Option<::prost::alloc::string::String>,

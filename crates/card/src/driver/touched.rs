@@ -2,6 +2,7 @@
 
 use super::Image;
 use ipnet::IpNet;
+use model::snat::SharedAddress;
 use model::{Change, Lookup, Nexthop, NexthopId, Vif, VifId, Vrf};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,10 @@ pub struct Configured {
     macs: BTreeSet<(Vrf, Mac)>,
     labels: BTreeSet<u32>,
     vnis: BTreeSet<u32>,
-    /// Outside addresses of floating addresses.
+    /// Outside addresses of floating addresses, and those that guests share.
     floating: BTreeSet<(Vrf, IpNet)>,
+    /// The addresses that the guests of a network share.
+    shared: BTreeMap<Vrf, Vec<SharedAddress>>,
 }
 
 /// The keys whose values may differ after a change.
@@ -69,8 +72,10 @@ impl Configured {
                 self.note_network(network.vrf, touched);
                 self.networks.insert(network.vrf, gateways);
                 self.note_network(network.vrf, touched);
+                self.note_shared(network.vrf, &network.sharing.addresses, touched);
             }
             Change::DelNetwork(vrf) => {
+                self.note_shared(*vrf, &[], touched);
                 self.note_network(*vrf, touched);
                 self.networks.remove(vrf);
             }
@@ -201,6 +206,17 @@ impl Configured {
         let key = (vrf, IpNet::from(outside));
         note_key(&mut self.floating, &mut touched.routes, key, put);
         touched.bump_all = true;
+    }
+
+    /// Records the addresses that the guests of a network share.
+    fn note_shared(&mut self, vrf: Vrf, addresses: &[SharedAddress], touched: &mut Touched) {
+        let old = self.shared.insert(vrf, addresses.to_vec()).unwrap_or_default();
+        for shared in old.iter().filter(|shared| !addresses.contains(shared)) {
+            self.note_floating(shared.outside_vrf, shared.outside, false, touched);
+        }
+        for shared in addresses.iter().filter(|shared| !old.contains(shared)) {
+            self.note_floating(shared.outside_vrf, shared.outside, true, touched);
+        }
     }
 }
 

@@ -176,7 +176,11 @@ fn flow4(line: &[u8; 32], wanted: &Flow4) -> Option<FlowLine> {
         index: flow.index,
         nexthop: flow.nexthop,
         has_nexthop: flow.has_nexthop,
-        nat: Nat { src: flow.nat_src.then(|| v4(flow.new_src)), dst: flow.nat_dst.then(|| v4(flow.new_dst)) },
+        nat: Nat {
+            src: flow.nat_src.then(|| v4(flow.new_src)),
+            dst: flow.nat_dst.then(|| v4(flow.new_dst)),
+            ..Nat::default()
+        },
         keep_ttl: flow.keep_ttl,
     })
 }

@@ -246,6 +246,30 @@ impl Index {
         self.forwards.iter().filter(move |forward| forward.network == network)
     }
 
+    /// Returns the address to which a forwarded port leads: the first of its guest's that has the family.
+    #[must_use]
+    pub fn forwarded_to(&self, forward: &Forward) -> Option<IpAddr> {
+        let guest = self.guests.get(&forward.to.guest)?;
+        guest.addresses.iter().copied().find(|addr| addr.is_ipv4() == forward.outside.is_ipv4())
+    }
+
+    /// Returns the network in which an address is that guests of others share: the one that is attached to a wire, and has
+    /// the address in the subnet of a gateway.
+    ///
+    /// # Errors
+    /// The names of the networks, if there is not exactly one.
+    pub fn outside_of(&self, addr: IpAddr) -> Result<&Network, Vec<&str>> {
+        let has = |network: &&Network| {
+            network.wire.is_some() && network.gateways.iter().any(|net| net.contains(&addr))
+        };
+        let mut found: Vec<_> = self.networks.values().filter(has).collect();
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        match found[..] {
+            [one] => Ok(one),
+            _ => Err(found.into_iter().map(|network| network.name.as_str()).collect()),
+        }
+    }
+
     /// Returns the floating addresses, in their order.
     #[must_use]
     pub fn nats(&self) -> &[Nat] {

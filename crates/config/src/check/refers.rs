@@ -171,6 +171,7 @@ impl<'a> Checker<'a, '_> {
                 format!("its label would be {} + {vrf}, beyond `labels` of [bgp], {labels}", labels.first);
             self.problem("vrf", message);
         }
+        network.shared_addresses().for_each(|addr| self.shared_address(network, addr));
         let Some(name) = &network.wire else { return };
         let wire = self.wire("wire", name);
         if wire.is_some_and(|wire| wire.mode == Mode::Ovs) {
@@ -358,6 +359,32 @@ impl<'a> Checker<'a, '_> {
         self.index.wires().iter().any(|wire| wire.addresses.iter().any(|net| net.addr() == addr))
     }
 
+    /// Checks that an address that guests share is of one network of a wire, and not the host's own.
+    fn shared_address(&mut self, network: &Network, addr: IpAddr) {
+        let mut of_family = network.shared_addresses().filter(|other| other.is_ipv4() == addr.is_ipv4());
+        let first = of_family.next().and_then(|first| self.index.outside_of(first).ok());
+        let message = match self.index.outside_of(addr) {
+            _ if self.is_of_wire(addr) => {
+                format!("{addr} is this host's own, on a wire; take one that nobody has")
+            }
+            Ok(outside) => match first.filter(|first| first.name != outside.name) {
+                Some(first) => format!(
+                    "{addr} is of network \"{}\", and others of its family are of network \"{}\"; take those of one",
+                    outside.name, first.name
+                ),
+                None => return,
+            },
+            Err(found) if found.is_empty() => format!(
+                "{addr} is in no network outside; attach a network to a `wire`, with a gateway in the address's subnet"
+            ),
+            Err(found) => format!(
+                "{addr} is in the subnets of networks \"{}\", which are all attached to wires; leave it to one of them",
+                found.join("\" and \"")
+            ),
+        };
+        self.problem("snat", message);
+    }
+
     fn route(&mut self, route: &Route) {
         self.network("network", &route.network);
         for to in &route.to {
@@ -430,11 +457,19 @@ impl<'a> Checker<'a, '_> {
     }
 
     fn forward(&mut self, forward: &Forward) {
-        if self.network("network", &forward.network).is_some_and(|network| !network.leaves_by_host()) {
-            let message = format!(
-                "ports are those of the host, by which network \"{}\" does not leave; add snat = \"host\" to it",
-                forward.network
-            );
+        let leads_by = |network: &Network| {
+            network.leaves_by_host() || network.shared_addresses().any(|addr| addr == forward.outside)
+        };
+        if let Some(network) = self.network("network", &forward.network).filter(|network| !leads_by(network))
+        {
+            let message = if network.snat.is_empty() {
+                format!(
+                    "network \"{}\" has no outside address whose ports lead to it; add snat = \"host\" or addresses to it",
+                    network.name
+                )
+            } else {
+                format!("{} is not in `snat` of network \"{}\"; add it there", forward.outside, network.name)
+            };
             self.problem("network", message);
         }
         let name = &forward.to.guest;

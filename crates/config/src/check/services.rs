@@ -2,6 +2,7 @@
 
 use crate::object::{is_label, told_by_router};
 use crate::{Guest, Item, Network, Object, Problem};
+use packet::PortBlock;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -15,9 +16,13 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
         _ => None,
     };
     let networks: HashMap<String, Network> = objects.iter().filter_map(network).collect();
+    let shares = shared_blocks(objects);
     let of = |item: &Item| {
         let messages = match &item.object {
-            Object::Network(network) => of_network(network),
+            Object::Network(network) => {
+                let alike = shares.get(network.name.as_str()).map(|message| ("snat", message.clone()));
+                of_network(network).into_iter().chain(alike).collect()
+            }
             Object::Guest(guest) => {
                 let asks = networks.get(&guest.network).is_some_and(|network| network.dhcp);
                 let is_named = guest.hostname.is_some() || is_label(&guest.name);
@@ -34,6 +39,38 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
         messages.into_iter().map(problem).collect::<Vec<_>>()
     };
     objects.iter().flat_map(of).collect()
+}
+
+/// Returns warnings about guests that have the same ports of outside addresses, by network.
+fn shared_blocks(objects: &[Item]) -> HashMap<&str, String> {
+    let mut blocks: HashMap<(&str, bool), HashMap<PortBlock, (&str, IpAddr)>> = HashMap::new();
+    let mut warnings = HashMap::new();
+    let guests = objects.iter().filter_map(|item| match &item.object {
+        Object::Guest(guest) => Some(guest),
+        _ => None,
+    });
+    let networks = objects.iter().filter_map(|item| match &item.object {
+        Object::Network(network) if network.shared_addresses().next().is_some() => {
+            Some((&*network.name, network))
+        }
+        _ => None,
+    });
+    let networks: HashMap<&str, &Network> = networks.collect();
+    for (guest, addr) in guests.flat_map(|guest| guest.addresses.iter().map(move |addr| (guest, *addr))) {
+        let Some(network) = networks.get(&*guest.network) else { continue };
+        let of_family = network.shared_addresses().filter(|shared| shared.is_ipv4() == addr.is_ipv4());
+        let Some(block) = PortBlock::of(addr, of_family.count(), network.shared_ports()) else { continue };
+        let taken = blocks.entry((&*network.name, addr.is_ipv4())).or_default();
+        if let Some((other, theirs)) = taken.insert(block, (&guest.name, addr)) {
+            let message = format!(
+                "guests \"{other}\" ({theirs}) and \"{}\" ({addr}) have the same ports of an outside address, so one can \
+                 take them from the other; add addresses to `snat`, or lower `snat_ports`",
+                guest.name
+            );
+            warnings.entry(&*network.name).or_insert(message);
+        }
+    }
+    warnings
 }
 
 const UNNAMED: &str =

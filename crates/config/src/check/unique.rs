@@ -14,7 +14,7 @@ pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>
         let own = claims(&item.object);
         let is_taken = own.iter().any(|(what, _)| claimed.contains_key(what));
         // A clash is told once, without its consequences.
-        let derived = if is_taken { Vec::new() } else { of_bgp(index, &item.object) };
+        let derived = if is_taken { Vec::new() } else { derived(index, &item.object) };
         for (what, key) in own.into_iter().chain(derived) {
             let Some(first) = claimed.get(&what) else {
                 claimed.insert(what, item);
@@ -63,6 +63,17 @@ fn shared(item: &Item, claimed: &HashMap<String, &Item>, problems: &mut Vec<Prob
 
 fn mac_of(mac: packet::Mac, network: &str) -> String {
     format!("{mac} of network \"{network}\"")
+}
+
+/// Returns claims that follow from other objects as well.
+fn derived(index: &Index, object: &Object) -> Vec<Claim> {
+    let mut all = of_bgp(index, object);
+    if let Object::Network(network) = object {
+        let outside = |addr| index.outside_of(addr).ok().map(|outside| (addr, &outside.name));
+        let shared = network.shared_addresses().filter_map(outside);
+        all.extend(shared.map(|(addr, name)| (format!("address {addr} of network \"{name}\""), "snat")));
+    }
+    all
 }
 
 /// Returns names by which BGP tells networks apart: who shares one gets the other's packets. Targets that somebody wrote

@@ -103,6 +103,9 @@ pub struct Network {
     /// Behind whose addresses the guests' packets leave. Empty: none leave so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub snat: Vec<Snat>,
+    /// Ports that a guest has of such an address, for each protocol; `None`: [`Network::SNAT_PORTS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snat_ports: Option<u16>,
 }
 
 /// Leaves a default out of the store: older daemons do not know the key.
@@ -116,13 +119,16 @@ const fn is_true(value: &bool) -> bool {
 pub enum Snat {
     /// `"host"`: those of the host, by the host's own stack.
     Host,
+    /// An address of a network that is attached to a wire.
+    Address(IpAddr),
 }
 
 impl Value for Snat {
     fn read(value: &Node<'_>) -> Result<Self, String> {
         match value {
             Node::String(name) if name == "host" => Ok(Self::Host),
-            other => Err(format!("expected \"host\", found {}", describe(other))),
+            Node::String(text) if let Ok(addr) = text.parse() => Ok(Self::Address(addr)),
+            other => Err(format!("expected \"host\" or an address, found {}", describe(other))),
         }
     }
 }
@@ -131,6 +137,7 @@ impl Serialize for Snat {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Host => serializer.serialize_str("host"),
+            Self::Address(addr) => serializer.collect_str(addr),
         }
     }
 }
@@ -169,6 +176,25 @@ impl Serialize for Midstream {
 }
 
 impl Network {
+    /// The ports that a guest has of a shared address, unless configured otherwise.
+    pub const SNAT_PORTS: u16 = 512;
+    /// Most addresses that the guests of a network share.
+    const MAX_SHARED: usize = 64;
+
+    /// Returns the addresses of other networks that its guests share.
+    pub fn shared_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.snat.iter().filter_map(|snat| match snat {
+            Snat::Host => None,
+            Snat::Address(addr) => Some(*addr),
+        })
+    }
+
+    /// Returns the ports that a guest has of a shared address.
+    #[must_use]
+    pub fn shared_ports(&self) -> u16 {
+        self.snat_ports.unwrap_or(Self::SNAT_PORTS)
+    }
+
     /// Returns whether packets leave by the host's own stack.
     #[must_use]
     pub fn leaves_by_host(&self) -> bool {
@@ -189,14 +215,20 @@ impl Network {
     }
 
     fn check_snat(&self, r: &Reader<'_>) {
+        if self.snat_ports.is_some() && self.shared_addresses().next().is_none() {
+            r.problem(Some("snat_ports"), "`snat_ports` needs addresses in `snat`, whose ports they are");
+        }
         if self.snat.is_empty() {
             return;
         }
+        let has = |v4: bool| self.gateways.iter().any(|gateway| gateway.addr().is_ipv4() == v4);
         if self.gateways.is_empty() {
             r.problem(
                 Some("snat"),
                 "`snat` needs an address in `gateways`, whose subnet leads back to the guests",
             );
+        } else if let Some(addr) = self.shared_addresses().find(|addr| !has(addr.is_ipv4())) {
+            r.problem(Some("snat"), format!("no address in `gateways` has the family of {addr}"));
         }
         if self.wire.is_some() {
             r.problem(
@@ -204,8 +236,22 @@ impl Network {
                 "the network leaves by its `wire`; leave `snat` out, or give guests another network",
             );
         }
-        if self.snat.len() > 1 {
+        if self.leaves_by_host() && self.snat.len() > 1 {
             r.problem(Some("snat"), "`snat = \"host\"` stands alone");
+        }
+        if self.snat.len() > Self::MAX_SHARED {
+            r.problem(Some("snat"), format!("there are more than {} addresses", Self::MAX_SHARED));
+        }
+        let mut tags: Vec<_> =
+            self.shared_addresses().map(|addr| (packet::address_tag(addr), addr)).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        for pair in tags.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            let message = format!(
+                "{} and {} are alike to the table of connections; take another",
+                pair[0].1, pair[1].1
+            );
+            r.problem(Some("snat"), message);
         }
     }
 
@@ -246,6 +292,7 @@ impl Network {
             }
         }
         let (snat, default) = (r.one_or_many("snat"), r.get("default"));
+        let snat_ports = r.get("snat_ports").map(Within::<16, 32_768>::short);
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
@@ -288,6 +335,7 @@ impl Network {
                 l3_export,
                 default,
                 snat,
+                snat_ports,
             })
         };
         let network = read();

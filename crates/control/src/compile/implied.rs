@@ -6,7 +6,8 @@ use super::routes::places_of;
 use super::{Compiler, action, made_up_mac};
 use config::DefaultAction;
 use ipnet::IpNet;
-use model::{Action, Rule, RuleId, Vif, VifKind, Vrf};
+use model::snat::{ForwardedPort, SharedAddress};
+use model::{Action, Rule, RuleId, Sharing, Vif, VifKind, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns the name of the interface by which packets of a network leave through the host. No object can have this
@@ -42,6 +43,29 @@ impl Compiler<'_> {
             ..Vif::new(id, &name, VifKind::Tap)
         };
         self.out.vifs.insert(id, vif);
+    }
+
+    /// Returns how guests of a network share addresses.
+    pub(super) fn sharing(&self, network: &config::Network) -> Sharing {
+        let outside = |outside| {
+            let vrf = self.index.outside_of(outside).ok()?.vrf;
+            Some(SharedAddress { outside_vrf: Vrf(vrf), outside })
+        };
+        let mut addresses: Vec<_> = network.shared_addresses().filter_map(outside).collect();
+        addresses.sort_unstable();
+        let of = self.index.forwards(&network.name).filter(|_| !addresses.is_empty());
+        let forward = |forward: &config::Forward| {
+            Some(ForwardedPort {
+                outside: forward.outside,
+                protocol: forward.protocol.0,
+                port: forward.port,
+                inside: self.index.forwarded_to(forward)?,
+                inside_port: forward.to.port,
+            })
+        };
+        let mut forwards: Vec<_> = of.filter_map(forward).collect();
+        forwards.sort_unstable();
+        Sharing { addresses, ports: network.shared_ports(), forwards }
     }
 
     /// Sets what happens to traffic that no rule of a network matches.

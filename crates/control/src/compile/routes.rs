@@ -26,6 +26,8 @@ pub(super) enum To<'a> {
     },
     /// The network's way out by the host.
     WayOut,
+    /// The network in which an address is that the guests share.
+    Outside(IpAddr),
     /// Nowhere.
     Discard,
     /// The targets of a `[[route]]`.
@@ -42,7 +44,7 @@ impl ObjectRoute<'_> {
     /// Is true if the route gives way to any other with its prefix. A route that somebody wrote is more
     /// deliberate than the subnet or the way out that follows from a gateway. Among other routes the last one counts.
     pub(super) fn gives_way(&self) -> bool {
-        matches!(self.to, To::Subnet | To::WayOut | To::Discard)
+        matches!(self.to, To::Subnet | To::WayOut | To::Outside(_) | To::Discard)
     }
 }
 
@@ -59,7 +61,12 @@ pub(super) fn routes_of<'a>(object: &'a Object, lease: Option<&'a Lease>) -> Vec
                 let metadata = gateway.addr().is_ipv6().then(|| way(METADATA6, To::Discard));
                 metadata.into_iter().chain([way(everywhere(gateway), To::WayOut)])
             });
-            network.gateways.iter().flat_map(both).chain(out).collect()
+            let shared = network.shared_addresses().map(|addr| ObjectRoute {
+                network: &network.name,
+                prefix: everywhere(&IpNet::from(addr)),
+                to: To::Outside(addr),
+            });
+            network.gateways.iter().flat_map(both).chain(out).chain(shared).collect()
         }
         Object::Guest(guest) => {
             let mac = guest.mac.or(lease.and_then(|lease| lease.mac));

@@ -4,13 +4,19 @@ use crate::matching::Matching;
 use api::v1;
 use config::Protocol;
 use executor::FlowInfo;
-use model::{Endpoint, FlowKey, Vrf};
+use model::snat::{SharedAddress, tag};
+use model::{Binding, Endpoint, FlowKey, Vrf};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use tonic::Status;
 
-/// The floating addresses by their inside address: connections are known by inside addresses alone.
-pub(super) struct Floating(HashMap<(Vrf, IpAddr), Vec<(Vrf, IpAddr)>>);
+/// The floating addresses by their inside address, and the addresses that guests share: connections are known by inside
+/// addresses alone.
+pub(super) struct Floating {
+    of: HashMap<(Vrf, IpAddr), Vec<(Vrf, IpAddr)>>,
+    /// By the network of the guests, the family, and the tag.
+    shared: HashMap<(Vrf, bool, u16), SharedAddress>,
+}
 
 impl Floating {
     pub(super) fn of(tables: &Desired) -> Self {
@@ -19,13 +25,35 @@ impl Floating {
             let inside = (floating.inside_vrf, floating.inside);
             of.entry(inside).or_default().push((floating.outside_vrf, floating.outside));
         }
-        Self(of)
+        let shared = tables.networks.values().flat_map(|network| {
+            let key = |addr: IpAddr| (network.vrf, addr.is_ipv4(), tag(addr));
+            network.sharing.addresses.iter().map(move |shared| (key(shared.outside), *shared))
+        });
+        Self { of, shared: shared.collect() }
+    }
+
+    /// Returns the ends of a connection as they are outside.
+    fn ends_of(&self, flow: &FlowInfo) -> [Option<Endpoint>; 2] {
+        let mut ends = self.ends(&flow.key);
+        if let Some(binding) = flow.binding {
+            let FlowKey { src, dst, .. } = flow.key;
+            let guest = if binding.of_destination { dst } else { src };
+            ends[usize::from(binding.of_destination)] = self.shared(guest, binding);
+        }
+        ends
+    }
+
+    /// Returns a guest's end by a shared address, if the address is still there.
+    fn shared(&self, guest: Endpoint, binding: Binding) -> Option<Endpoint> {
+        let key = (guest.vrf, guest.addr.is_ipv4(), binding.tag);
+        let SharedAddress { outside_vrf: vrf, outside: addr } = *self.shared.get(&key)?;
+        Some(Endpoint { vrf, addr, port: binding.port })
     }
 
     /// Returns the ends of a connection as they are outside their networks, where they differ. Between two floating
     /// addresses both ends are translated in the network that has both.
     fn ends(&self, key: &FlowKey) -> [Option<Endpoint>; 2] {
-        let of = |end: &Endpoint| self.0.get(&(end.vrf, end.addr)).map(Vec::as_slice).unwrap_or_default();
+        let of = |end: &Endpoint| self.of.get(&(end.vrf, end.addr)).map(Vec::as_slice).unwrap_or_default();
         let end = |this: &Endpoint, other: &Endpoint| {
             let is_seen_in =
                 |vrf: Vrf| other.vrf == vrf || of(other).iter().any(|(outside, _)| *outside == vrf);
@@ -37,8 +65,7 @@ impl Floating {
 }
 
 fn holds(matching: &Matching, view: &View, floating: &Floating, flow: &FlowInfo) -> bool {
-    let outside = floating.ends(&flow.key).map(|end| end.map(|end| end.addr));
-    matching.flow(flow, outside, |vrf| view.network_name(vrf))
+    matching.flow(flow, floating.ends_of(flow), |vrf| view.network_name(vrf))
 }
 
 /// Lists the connections that a text selects. They are collected before any is sent, so a slow client holds
@@ -72,7 +99,7 @@ pub(super) fn message(view: &View, floating: &Floating, flow: &FlowInfo) -> v1::
         address: end.addr.to_string(),
         port: end.port.into(),
     };
-    let [source_outside, destination_outside] = floating.ends(key).map(|end| end.map(outside));
+    let [source_outside, destination_outside] = floating.ends_of(flow).map(|end| end.map(outside));
     v1::Flow {
         network: view.network_name(key.src.vrf),
         source: key.src.addr.to_string(),
@@ -99,7 +126,7 @@ pub(super) fn message(view: &View, floating: &Floating, flow: &FlowInfo) -> v1::
 mod tests {
     use super::*;
     use crate::matching::tests::flow;
-    use model::FloatingAddress;
+    use model::{FloatingAddress, Network, Sharing};
 
     #[test]
     fn ends_have_their_floating_addresses_outside_their_network() {
@@ -129,10 +156,21 @@ mod tests {
         assert_eq!(ends(vm, peer), [outside, Some(end(public, "203.0.113.8", 80))]);
         assert_eq!(ends(vm, end(blue, "10.1.1.2", 80)), [None, None]);
 
+        let address = SharedAddress { outside_vrf: public, outside: addr("203.0.113.5") };
+        let sharing = Sharing { addresses: vec![address], ..Sharing::default() };
+        tables.networks.insert(red, Network { sharing, ..Network::new(red, "red") });
+        let shared = Floating::of(&tables);
+        let binding = Some(Binding { tag: tag(address.outside), port: 2000, of_destination: true });
+        let by_port = FlowInfo { key: FlowKey { src: host, dst: peer, protocol: 6 }, binding, ..flow() };
+        assert_eq!(shared.ends_of(&by_port), [None, Some(end(public, "203.0.113.5", 2000))]);
+        let selects = |text: &str| {
+            Matching::parse(text).unwrap().flow(&by_port, shared.ends_of(&by_port), |_| String::new())
+        };
+        assert!(selects("dst 203.0.113.5 & port 2000") && selects("port 80") && !selects("port 2001"));
+
         let holds = |text: &str, src, dst| {
             let flow = FlowInfo { key: FlowKey { src, dst, protocol: 6 }, ..flow() };
-            let outside = floating.ends(&flow.key).map(|end| end.map(|end| end.addr));
-            Matching::parse(text).unwrap().flow(&flow, outside, |_| String::new())
+            Matching::parse(text).unwrap().flow(&flow, floating.ends_of(&flow), |_| String::new())
         };
         for text in ["203.0.113.7", "10.1.1.1", "src 203.0.113.7 and dst 203.0.113.200", "src 10.1.1.1"] {
             assert!(holds(text, vm, host), "{text}");

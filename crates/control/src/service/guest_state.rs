@@ -306,6 +306,8 @@ impl Import {
             idle: of.idle,
             seen: seen.ok_or_else(|| format!("{} is no set of what is seen", of.seen))?,
             tcp,
+            // A port outside is of the host that the guest comes from.
+            binding: None,
             charged: (subject.vif, !of.opened),
         }))
     }

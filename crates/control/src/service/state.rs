@@ -141,7 +141,10 @@ fn without_floating_address(view: &View) -> Vec<v1::Warning> {
         Object::Guest(guest) => Some(&**guest),
         _ => None,
     });
-    guests.filter_map(warning).collect()
+    let shares = |guest: &&Guest| {
+        view.network(&guest.network).is_some_and(|network| !network.sharing.addresses.is_empty())
+    };
+    guests.filter(|guest| !shares(guest)).filter_map(warning).collect()
 }
 
 fn as_nat(object: &Object) -> Option<&Nat> {

@@ -171,10 +171,9 @@ impl Core {
     }
 
     fn send_from(&mut self, whole: &Whole<'_>, rewrite: Rewrite<'_>, head: &mut [u8]) {
-        let Rewrite { template, fields, entropy, cut } = rewrite;
+        let Rewrite { template, entropy, cut, .. } = rewrite;
         let partial = whole.unfinished.partial;
-        let edited =
-            edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, template, fields, partial).ok();
+        let edited = edit_any(&mut head[HEADROOM..], &whole.headers, whole.end, &rewrite, partial).ok();
         let start = edited
             .and_then(|()| whole.end.checked_sub(usize::from(template.strip)))
             .and_then(|len| reframe(head, len, template, entropy));

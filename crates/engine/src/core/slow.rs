@@ -14,7 +14,7 @@ use crate::rewrite::{HEADROOM, edit_any, kept, place};
 use crate::sums::complete;
 use crate::template::{Rewrite, Template};
 use mem::{Burst, Csum, Offload, RxPacket};
-use model::{Crossings, DropReason, Forward, Verdict, VifId, VifKind, ovs};
+use model::{Crossings, DropReason, Forward, Nat, Verdict, VifId, VifKind, ovs};
 use packet::proto;
 use tables::{Account, Deps, FlowRef, Snapshot};
 
@@ -82,6 +82,30 @@ impl Core {
     /// Decides a packet of a burst and executes the decision.
     #[cold]
     pub(super) fn slow(&mut self, tables: Tables<'_>, burst: &Burst, lane: usize, from: Ingress) {
+        // Another worker may take the port that a decision found for a guest; then there is a different one.
+        const TRIES: usize = 4;
+        let packet = burst.packets()[lane];
+        for _ in 0..TRIES {
+            match self.slow_once(tables, burst, lane, from) {
+                Err(DropReason::SnatPorts) => {}
+                Err(reason) => return self.drop(lane, &packet, from.vif, reason),
+                Ok(()) => return,
+            }
+        }
+        self.drop(lane, &packet, from.vif, DropReason::SnatPorts);
+    }
+
+    /// Decides a packet once.
+    ///
+    /// # Errors
+    /// The reason for which the packet is still to be dropped.
+    fn slow_once(
+        &mut self,
+        tables: Tables<'_>,
+        burst: &Burst,
+        lane: usize,
+        from: Ingress,
+    ) -> Result<(), DropReason> {
         let packet = burst.packets()[lane];
         let (head, len) = (self.lanes.head(lane), packet.len as usize);
         let floods = |vrf| self.may_flood(tables, from.vif, vrf);
@@ -89,12 +113,19 @@ impl Core {
         // The fast parse accepts no tunnel packet with a wrong checksum.
         let checked = self.lanes.fast.get(lane).is_some_and(|fast| fast.at.tunnelled);
         let case = match decide(&view, head, len, from.vif, packet.offload, checked) {
-            Ok(case) if is_to_complete(&case, from) => return self.slow_whole(tables, burst, lane, from),
+            Ok(case) if is_to_complete(&case, from) => {
+                self.slow_whole(tables, burst, lane, from);
+                return Ok(());
+            }
             Ok(case) => case,
             Err(DropReason::HeaderTooLong) if head.len() < len => {
-                return self.slow_whole(tables, burst, lane, from);
+                self.slow_whole(tables, burst, lane, from);
+                return Ok(());
             }
-            Err(reason) => return self.drop(lane, &packet, from.vif, reason),
+            Err(reason) => {
+                self.drop(lane, &packet, from.vif, reason);
+                return Ok(());
+            }
         };
         let effects = &case.decision.effects;
         let alone =
@@ -102,7 +133,8 @@ impl Core {
         match &case.decision.verdict {
             Verdict::Forward(forward) if alone => {
                 let template = Template::new(forward);
-                self.forward_lane(tables, lane, &packet, from, &case, Rewrite::of(forward, &template));
+                let rewrite = Rewrite::of(forward, &template);
+                return self.try_forward_lane(tables, lane, &packet, from, &case, rewrite);
             }
             Verdict::Outputs(outputs) if alone && outputs.len() == 1 => {
                 self.output_lane(tables, lane, &packet, from, &case, &outputs[0]);
@@ -125,6 +157,7 @@ impl Core {
                 self.linear.original = original;
             }
         }
+        Ok(())
     }
 
     /// Decides a packet that is needed whole, because its headers are longer than the snapshot or its
@@ -187,7 +220,8 @@ impl Core {
         let unchanged = || Template::new(&Forward::unchanged(from.vif));
         let template = longest.map_or_else(unchanged, Template::of_output);
         let entropy = outputs.map(ovs::Output::entropy).find(|entropy| *entropy != 0).unwrap_or(0);
-        let rewrite = Rewrite { template: &template, fields: None, entropy, cut: None };
+        let nat = Nat::default();
+        let rewrite = Rewrite { template: &template, fields: None, nat, entropy, cut: None };
         let crossings = case.decision.effects.crossings.as_deref();
         let tunnelled = crossings.is_some_and(|crossings| crossings.came.is_some());
         self.remember(tables, lane, packet, from, case, rewrite, flow, tunnelled);
@@ -219,7 +253,7 @@ impl Core {
         case: &Case,
         rewrite: Rewrite<'_>,
     ) -> Result<(), DropReason> {
-        let Rewrite { template, fields, entropy, cut } = rewrite;
+        let Rewrite { template, entropy, cut, .. } = rewrite;
         let len = packet.len as usize;
         let (inner, end) = kept(self.lanes.head(lane), &case.headers, len, template.strip, template.keeps_ip)
             .ok_or(DropReason::TunnelMalformed)?;
@@ -232,8 +266,7 @@ impl Core {
         let head = &mut self.lanes.heads[lane].0;
         let head_len = usize::from(self.lanes.head_len[lane]);
         let frame = &mut head[HEADROOM..HEADROOM + head_len];
-        edit_any(frame, &inner, end, template, fields, unfinished.partial)
-            .map_err(|_| DropReason::HeaderTooLong)?;
+        edit_any(frame, &inner, end, &rewrite, unfinished.partial).map_err(|_| DropReason::HeaderTooLong)?;
         let layout = layout.unwrap_or_default();
         let placed = place(head, head_len, end, template, entropy).ok_or(DropReason::TxTooLong)?;
         self.lanes.out[lane].set(placed, unfinished, template.tunnel, &layout);
@@ -306,7 +339,7 @@ impl Core {
         if !lasting || tunnelled != fast.at.tunnelled {
             return;
         }
-        let Some(key) = self.key_of(lane, packet, from) else { return };
+        let (Some(key), Some(beside)) = (self.key_of(lane, packet, from), rewrite.beside()) else { return };
         let (owner, deps, ovs_counter) = owner(case, flow, self.epoch);
         let policy = Policy {
             template: rewrite.template.clone(),
@@ -325,7 +358,7 @@ impl Core {
             copies: copies(&case.decision.verdict),
         };
         let (max_len, tick) = (mtu_len(&fast, packet), self.now.tick);
-        let entropy = rewrite.entropy & Entry::ENTROPY;
+        let entropy = beside & Entry::ENTROPY;
         let entry = Entry { max_len, tick, entropy, owner, ..Entry::default() };
         self.memoise(tables, &key, policy, entry);
     }

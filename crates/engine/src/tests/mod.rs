@@ -10,6 +10,7 @@ mod offloads;
 mod ovs;
 mod paths;
 mod shapes;
+mod shared;
 mod stalls;
 mod tcp;
 mod threads;

@@ -169,7 +169,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
             let guest = self.tables.vif(guest).filter(|_| frame.origin.port() != Some(guest))?;
             return Some(Answer { router: guest.roles.router, ..Answer::host(guest.mac?) });
         }
-        let floating = self.tables.inside_of(vrf, target).is_some();
+        let floating =
+            self.tables.inside_of(vrf, target).is_some() || self.tables.shared_by(vrf, target).is_some();
         (floating || self.leads_away(frame, message)).then(|| Answer::host(frame.gateway_mac()))
     }
 

@@ -66,7 +66,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let inside = PacketView { bytes, len: tunnel.inner_end as u32, gso_size, headers, checked: false };
         let (tables, ingress, now) = (self.tables, self.ingress, self.now);
         let effects = std::mem::take(&mut self.effects);
-        let mut walk = Walk { tables, packet: &inside, ingress, now, effects };
+        let mut walk = Walk { effects, ..Walk::new(tables, &inside, ingress, now) };
         let outcome = walk.ovs_port(port, side, came);
         self.effects = walk.effects;
         outcome

@@ -17,7 +17,8 @@ use packet::{Fragment, Headers, IcmpError, Ip, L3, L4, proto};
 use std::net::IpAddr;
 
 impl<'a, T: Lookup> Walk<'a, T> {
-    /// Asks the rules, if the sender or the receiving guest has any, whether a packet may go to `dst` in `vrf`.
+    /// Asks the rules, if the sender or the receiving guest has any, whether a packet may go to `dst` in `vrf`. Also
+    /// tracks the connection if it is known by a shared address.
     pub(super) fn admit(
         &mut self,
         frame: &Frame<'a>,
@@ -25,7 +26,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
         vrf: Vrf,
         dst: Option<IpAddr>,
     ) -> Result<(), Stop> {
-        if frame.origin.policy() || to.is_some_and(|vif| vif.policy) {
+        let ruled = frame.origin.policy() || to.is_some_and(|vif| vif.policy);
+        if ruled || self.bound.is_some() {
+            self.unruled = !ruled;
             self.judge(frame, vrf, dst)
         } else {
             Ok(())
@@ -46,14 +49,19 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let Some(transport) = self.transport(frame, ip) else {
             return self.default_alone(&[src.0, vrf]);
         };
-        let ports = transport.ports.unwrap_or_default();
+        let inside = |ports| self.bound.map_or(ports, |bound| bound.inside_ports(ports));
+        let transport_ports = transport.ports.map(inside);
+        let ports = transport_ports.unwrap_or_default();
         let key = FlowKey::new(src, (vrf, dst), transport.protocol, ports);
         if let Some(connection) = self.refused(frame, ip, (vrf, dst)) {
             let passes = self.rules(&connection.original, &frame.origin);
             return passes.map(|_| ()).map_err(|refusal| refusal.stop(ip, &frame.headers));
         }
-        let found = transport.ports.and_then(|ports| self.connection(&key, ports));
+        let found = transport_ports.and_then(|ports| self.connection(&key, ports));
         let known = found.filter(|(c, reply)| is_of(c, *reply, &frame.headers));
+        if self.bound.is_some_and(|bound| known.is_some_and(|(connection, _)| bound.clashes(&connection))) {
+            return Err(DropReason::SnatUnknown.into());
+        }
         let mut original = known.map_or(key, |(connection, _)| connection.original);
         let noted = self.noted();
         let mut rule = self.rules(&original, &frame.origin);
@@ -76,18 +84,40 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         self.effects.flow = match known {
             Some((connection, reply)) => match connection.follow(reply, &frame.headers) {
+                Follow::Moves(connection) if self.binds() => self.create(connection, reply, rule),
                 Follow::Moves(connection) => Some(FlowChange::Update { connection, reply }),
-                Follow::Reopens(connection) => Some(FlowChange::Create { connection, rule }),
+                Follow::Reopens(connection) => self.create(connection, reply, rule),
                 Follow::Stray => None,
                 Follow::Outside => return Err(DropReason::TcpReset.into()),
             },
             None if answers || transport.ports.is_none() || found.is_some_and(|(c, _)| is_open(&c)) => None,
             None => Connection::first(original, original != key, &frame.headers, paths.asymmetric)
-                .map(|connection| FlowChange::Create { connection, rule }),
+                .and_then(|connection| self.create(connection, original != key, rule)),
         };
+        if self.effects.flow.is_none() && self.binds() {
+            return Err(DropReason::SnatUnknown.into());
+        }
         let may_belong = answers || is_icmp(transport.protocol) || transport.protocol == proto::TCP;
         self.effects.once = may_belong && self.effects.flow.is_none();
         Ok(())
+    }
+
+    /// Returns whether the packet has an end of a shared address that no connection has yet.
+    fn binds(&self) -> bool {
+        self.bound.is_some_and(|bound| bound.is_new)
+    }
+
+    /// Creates a connection, with the end of a shared address that the packet has. `turned`: the packet goes against the
+    /// connection's original direction.
+    fn create(
+        &self,
+        connection: Connection,
+        turned: bool,
+        rule: Option<crate::RuleId>,
+    ) -> Option<FlowChange> {
+        let bound = self.bound.map(|bound| bound.binding(turned)).filter(|binding| binding.port != 0);
+        let connection = Connection { binding: bound.or(connection.binding), ..connection };
+        Some(FlowChange::Create { connection, rule })
     }
 
     /// Returns the fields that rules and connections match on. `None` for a later fragment whose first
@@ -171,6 +201,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// Asks the rules of both networks. Returns the rule that allows the packet.
     fn rules(&mut self, key: &FlowKey, origin: &Origin<'_>) -> Result<Option<crate::RuleId>, Refusal> {
+        if self.unruled {
+            return Ok(None);
+        }
         let query = RuleQuery {
             src: key.src.addr,
             dst: key.dst.addr,
@@ -209,6 +242,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
 
     /// Passes a packet to which rules can't apply, if all these networks allow by default.
     fn default_alone(&self, networks: &[Vrf]) -> Result<(), Stop> {
+        if self.unruled {
+            return Ok(());
+        }
         let allows = |vrf: &Vrf| self.tables.network(*vrf).is_some_and(|n| n.default_action == Action::Allow);
         if networks.iter().all(allows) { Ok(()) } else { Err(DropReason::DefaultDrop.into()) }
     }

@@ -21,8 +21,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return None;
         }
         let Transport { protocol, ports } = Transport::of(&quoted)?;
-        let key = FlowKey::new(dst, self.source(frame, refused.dst), protocol, ports?);
-        let known = self.connection(&key, ports?).filter(|(known, reply)| is_of(known, *reply, &quoted));
+        let (port, other) = ports?;
+        let ports = (self.bound.and_then(|bound| bound.inside_port).unwrap_or(port), other);
+        let key = FlowKey::new(dst, self.source(frame, refused.dst), protocol, ports);
+        let known = self.connection(&key, ports).filter(|(known, reply)| is_of(known, *reply, &quoted));
         known.map(|(connection, _)| connection)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::egress::Exit;
 use super::reply::on_port;
+use super::share::Sharing;
 use super::{Frame, Origin, Outcome, Stop, Walk, is_roce};
 use crate::{
     Destination, DropReason, Forward, Lookup, Nat, NeighbourScope, Network, Nexthop, NexthopId, Reply,
@@ -19,7 +20,7 @@ pub(super) enum Found<'a> {
     /// To one of Viaduct's own gateway addresses, in this network.
     Local(&'a Network),
     /// To a nexthop, from the last network on the path.
-    Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, nexthop: &'a Nexthop },
+    Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, sharing: Sharing, nexthop: &'a Nexthop },
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -39,14 +40,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
             {
                 Err(DropReason::NotForUs.into())
             }
-            Found::Nexthop { network, dst, nat, nexthop } => {
+            Found::Nexthop { network, dst, nat, sharing, nexthop } => {
                 if !is_routable(ip.src) {
                     return Err(DropReason::NotRoutable.into());
                 }
                 if nat != Nat::default() && is_roce(&frame.headers.l4) {
                     return Err(DropReason::RoceNat.into());
                 }
-                self.send(frame, network, dst, nat, nexthop)
+                self.send(frame, (network, dst), nat, sharing, nexthop)
             }
         }
     }
@@ -55,6 +56,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// floating address's network, the source on leaving its guest's network.
     pub(super) fn find(&mut self, frame: &Frame<'a>, src: IpAddr, dst: IpAddr) -> Result<Found<'a>, Stop> {
         let (mut network, mut dst, mut nat) = (frame.network, dst, Nat::default());
+        let mut sharing = Sharing::default();
         for _ in 0..=MAX_TRANSLATIONS {
             match Destination::of(self.tables, network, dst) {
                 Destination::Gateway => return Ok(Found::Local(network)),
@@ -63,6 +65,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
                     network = self.network(vrf)?;
                     continue;
                 }
+                Destination::Shared(vrf) => match self.inward(frame, (src, dst), vrf)? {
+                    Some(inward) => {
+                        (dst, nat.dst) = (inward.to.addr, Some(inward.to.addr));
+                        sharing.inward = Some(inward);
+                        network = self.network(inward.to.vrf)?;
+                        continue;
+                    }
+                    None => return Ok(Found::Local(network)),
+                },
                 Destination::Routed => {}
             }
             if !is_routable(dst) {
@@ -70,7 +81,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
             let Some(route) = self.tables.route(network.vrf, dst) else {
                 return if is_on_link(frame, network, dst) {
-                    Ok(Found::Nexthop { network, dst, nat, nexthop: &ON_LINK })
+                    Ok(Found::Nexthop { network, dst, nat, sharing, nexthop: &ON_LINK })
                 } else {
                     Err(Stop::Refuse(IcmpError::NoRoute, DropReason::NoRoute))
                 };
@@ -80,11 +91,17 @@ impl<'a, T: Lookup> Walk<'a, T> {
             match nexthop {
                 Nexthop::VrfTranslate { vrf } => {
                     nat.src = self.tables.floating_of(frame.network.vrf, src, *vrf).or(nat.src);
+                    if nat.src.is_none()
+                        && network.vrf == frame.network.vrf
+                        && network.sharing.hides(src, *vrf)
+                    {
+                        sharing.out = Some(*vrf);
+                    }
                     network = self.network(*vrf)?;
                 }
                 Nexthop::Receive => return Ok(Found::Local(network)),
                 Nexthop::Discard => return Err(DropReason::DiscardRoute.into()),
-                nexthop => return Ok(Found::Nexthop { network, dst, nat, nexthop }),
+                nexthop => return Ok(Found::Nexthop { network, dst, nat, sharing, nexthop }),
             }
         }
         Err(DropReason::RouteLoop.into())
@@ -103,15 +120,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
     fn send(
         &mut self,
         frame: &Frame<'a>,
-        network: &'a Network,
-        dst: IpAddr,
+        (network, dst): (&'a Network, IpAddr),
         nat: Nat,
+        sharing: Sharing,
         nexthop: &'a Nexthop,
     ) -> Outcome {
         let (exit, mac) = match self.exit(network, dst, nexthop) {
             Ok((Some(exit), mac)) => (exit, mac),
             Err(stop @ Stop::Refuse(..)) => {
                 // A sender that may not send there must not learn who is there.
+                self.share(frame, (network, dst), nat, sharing)?;
                 self.admit(frame, None, network.vrf, Some(dst))?;
                 self.live(frame)?;
                 return Err(stop);
@@ -119,12 +137,17 @@ impl<'a, T: Lookup> Walk<'a, T> {
             Err(stop) => return Err(stop),
             Ok((None, mac)) => {
                 // The neighbour is known, but its port is not.
+                let nat = self.share(frame, (network, dst), nat, sharing)?;
+                if self.bound.is_some() {
+                    self.admit(frame, None, network.vrf, Some(dst))?;
+                }
                 self.may_leave(frame, network, nat, network.wire.is_some())?;
                 self.live(frame)?;
                 return self.flood(frame, network, &frame.routed(nat, mac), Some(dst));
             }
         };
         let network = exit.guest().and_then(|vif| self.tables.network(vif.vrf?)).unwrap_or(network);
+        let nat = self.share(frame, (network, dst), nat, sharing)?;
         self.admit(frame, exit.guest(), network.vrf, Some(dst))?;
         self.may_leave(frame, network, nat, matches!(exit, Exit::Attached { .. }))?;
         let base = frame.routed(nat, mac);

@@ -122,6 +122,7 @@ fn is_anothers<T: Lookup>(tables: &T, vif: &Vif, network: &Network, addr: IpAddr
         || network.is_router_anycast(addr)
         || guest()
         || tables.inside_of(network.vrf, addr).is_some()
+        || tables.shared_by(network.vrf, addr).is_some()
         || is_of_underlay(tables, network, addr)
         || is_of_anothers_mac(tables, vif, network, addr)
 }

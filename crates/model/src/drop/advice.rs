@@ -126,6 +126,16 @@ impl DropReason {
                  it otherwise."
             }
             Self::RoceNat => "Use verbs in networks without `[[nat]]`.",
+            Self::SnatPorts => {
+                "Raise `snat_ports` of its network, which needs more addresses in `snat` for the same number of guests; or \
+                 look for a guest that scans."
+            }
+            Self::SnatProtocol => {
+                "Give the guest a floating address (`[[nat]]`): it has all ports, and all protocols."
+            }
+            Self::SnatUnknown => {
+                "Scans from outside, and packets of connections that ended; a `[[forward]]` leads a port to a guest."
+            }
             Self::FlowQuota | Self::FlowTableFull => {
                 "A scan, or too many connections: FLOWS in `viaduct status` says whose."
             }

@@ -44,6 +44,10 @@ pub enum Step {
     FloatingOf { vrf: Vrf, inside: IpAddr, outside_vrf: Vrf, found: Option<IpAddr> },
     /// The inside address of a floating one.
     InsideOf { vrf: Vrf, outside: IpAddr, found: Option<(Vrf, IpAddr)> },
+    /// The network whose guests share an address.
+    SharedBy { vrf: Vrf, outside: IpAddr, found: Option<Vrf> },
+    /// The guest's end for which a port of a shared address stands, towards another end.
+    Bound { vrf: Vrf, port: u16, remote: Endpoint, protocol: u8, found: Option<Endpoint> },
     /// The rules of a network.
     Rules { vrf: Vrf, query: RuleQuery, found: Option<RuleMatch> },
     /// The network's default action, for packets that no rule matches.
@@ -60,7 +64,7 @@ pub enum Step {
 
 impl Step {
     /// Returns the name of the table: `bridge`, `flow`, `fragment`, `guest`, `kernel`, `mpls`, `nat`, `neighbour`,
-    /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `shape`, `tunnel`, `vif` or `vxlan`.
+    /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `shape`, `snat`, `tunnel`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         match self {
@@ -78,6 +82,7 @@ impl Step {
             Self::KernelPaths { .. } => "kernel",
             Self::Path { .. } => "path",
             Self::FloatingOf { .. } | Self::InsideOf { .. } => "nat",
+            Self::SharedBy { .. } | Self::Bound { .. } => "snat",
             Self::Rules { .. } | Self::Default { .. } => "rule",
             Self::Flow { .. } => "flow",
             Self::Fragment { .. } => "fragment",
@@ -92,6 +97,7 @@ impl Step {
         match self {
             Self::Rules { query, .. } => Some(query.protocol),
             Self::Flow { key, .. } => Some(key.protocol),
+            Self::Bound { protocol, .. } => Some(*protocol),
             Self::Fragment { found: Some(transport), .. } => Some(transport.protocol),
             Self::OvsFlow { key, .. } if key.ip_proto != 0 => Some(key.ip_proto),
             _ => None,
@@ -127,7 +133,12 @@ impl Step {
             Self::FloatingOf { vrf, inside, outside_vrf, .. } => {
                 format!("{} {inside} in {}", network(vrf), network(outside_vrf))
             }
-            Self::InsideOf { vrf, outside, .. } => format!("{} {outside}", network(vrf)),
+            Self::InsideOf { vrf, outside, .. } | Self::SharedBy { vrf, outside, .. } => {
+                format!("{} {outside}", network(vrf))
+            }
+            Self::Bound { vrf, port, remote, protocol, .. } => {
+                format!("{} port {port} for {} protocol {protocol}", network(vrf), end(remote))
+            }
             Self::Rules { vrf, query, .. } => {
                 let port = query.dst_port.map_or_else(String::new, |port| format!(" port {port}"));
                 let RuleQuery { src, dst, protocol, .. } = query;
@@ -173,6 +184,11 @@ impl Step {
             Self::InsideOf { found, .. } => {
                 let (vrf, addr) = (*found)?;
                 format!("{} {addr}", names.network(vrf))
+            }
+            Self::SharedBy { found, .. } => format!("shared by {}", names.network((*found)?)),
+            Self::Bound { found, .. } => {
+                let Endpoint { addr, port, .. } = (*found)?;
+                format!("{addr} port {port}")
             }
             Self::Rules { found, .. } => found.as_ref()?.words(names),
             Self::Default { action: of, .. } => action(*of).to_owned(),

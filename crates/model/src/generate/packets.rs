@@ -1,7 +1,8 @@
 //! Random packets, most of which the guests and remotes of the given tables could send.
 
 use super::Rng;
-use super::tables::{SHARED_MAC, floating, host4, host6, mac, remote};
+use super::tables::{SHARED_MAC, floating, host4, host6, mac, remote, shared4, shared6};
+use crate::snat::Block;
 use crate::{GATEWAY_MAC, Lookup, Tables, Vif, VifId, VifKind, text};
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -129,7 +130,8 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
             .into(),
         _ => String::new(),
     };
-    match rng.below(16) {
+    match rng.below(18) {
+        16 | 17 => shared(rng, tables, own, (vrf, src)),
         0 => format!("eth {own} > {to}{tags} / payload 46"),
         13 => asked(rng, own, src),
         14 => format!("eth {own} > {to}{tags} / {}", guarded(rng, own, src, dst)),
@@ -138,6 +140,42 @@ fn frame(rng: &mut Rng, tables: &Tables, own: Mac, vrf: u16, src: IpAddr, dst: I
         2 => announcement(own, rng.one(&[GATEWAY_MAC, to]), src, dst),
         _ => format!("eth {own} > {to}{tags} / {}", ip(rng, src, dst)),
     }
+}
+
+/// Returns a packet to or from outside by an address that guests share, or one that looks like that. Ports and hosts are
+/// so few that one often answers another.
+fn shared(rng: &mut Rng, tables: &Tables, own: Mac, (vrf, src): (u16, IpAddr)) -> String {
+    let guests: Vec<&Vif> = tables.vifs().filter(|vif| !vif.addresses.is_empty()).collect();
+    let (Some(guest), true) = ((!guests.is_empty()).then(|| rng.one(&guests)), vrf > 0) else {
+        return format!("eth {own} > {GATEWAY_MAC} / payload 46");
+    };
+    let addr = rng.one(&guest.addresses);
+    let name = |addr: IpAddr| if addr.is_ipv4() { "ip4" } else { "ip6" };
+    let icmp = if src.is_ipv4() { "icmp" } else { "icmp6" };
+    let inside = 1000 + rng.below(4) as u16;
+    let block = guest.vrf.and_then(|vrf| tables.network(vrf)).and_then(|network| {
+        let outside_vrf = network.sharing.addresses.first()?.outside_vrf;
+        Block::of(&network.sharing, addr, outside_vrf)
+    });
+    let Some(block) = block.filter(|block| rng.percent(50) && block.outside.is_ipv4() == src.is_ipv4())
+    else {
+        let l4 = match rng.below(3) {
+            0 => format!("{icmp} echo {inside} 1"),
+            1 => format!("tcp {inside} > 7 {}", rng.one(&["S seq 5", "A seq 6 ack 8"])),
+            _ => format!("udp {inside} > 7"),
+        };
+        return format!("eth {own} > {GATEWAY_MAC} / {} {src} > {addr} / {l4} / payload 20", name(src));
+    };
+    let port = block.candidates(inside).next().unwrap_or(block.ports.first);
+    let (outside, name) = (block.outside, name(src));
+    let l4 = match rng.below(5) {
+        0 => format!("{icmp} reply {port} 1 / payload 20"),
+        1 => format!("tcp 7 > {port} {} / payload 20", rng.one(&["SA seq 7 ack 6", "A seq 8 ack 26"])),
+        2 if src.is_ipv4() => format!("icmp 3 1 / ip4 {outside} > {src} / udp {port} > 7 / payload 8"),
+        2 => format!("icmp6 1 0 / ip6 {outside} > {src} / tcp {port} > 7 S seq 5"),
+        _ => format!("udp 7 > {port} / payload 20"),
+    };
+    format!("eth {own} > {GATEWAY_MAC} / {name} {src} > {outside} / {l4}")
 }
 
 /// Returns a question to a service of the network.
@@ -242,6 +280,7 @@ fn destination(rng: &mut Rng, tables: &Tables, vrf: u16) -> IpAddr {
         0 if !gateways.is_empty() => rng.one(&gateways),
         1 => floating(1 + rng.below(4) as u8),
         2 => Ipv4Addr::new(198, 51, 100, 1).into(),
+        11 if rng.percent(50) => rng.one(&[shared4(0), shared4(1), shared4(100), shared6(0)]),
         3 => rng.one(&[
             Ipv4Addr::BROADCAST.into(),
             IpAddr::from([224, 0, 0, 5]),

@@ -1,10 +1,11 @@
 //! Random tables. Their address ranges are small, so that packets match.
 
 use super::Rng;
+use crate::snat::{ForwardedPort, SharedAddress};
 use crate::{
     Action, BridgeTarget, Change, FloatingAddress, Host, L2Gateway, MeterConfig, MeterId, Midstream,
-    Modifier, Network, Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Services, TcpPaths,
-    Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
+    Modifier, Network, Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Services, Sharing,
+    TcpPaths, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment, WireAttributes,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -44,6 +45,15 @@ pub(super) fn floating(host: u8) -> IpAddr {
     Ipv4Addr::new(203, 0, 113, host).into()
 }
 
+/// Returns an address that guests share.
+pub(super) fn shared4(number: u8) -> IpAddr {
+    Ipv4Addr::new(198, 18, 0, number).into()
+}
+
+pub(super) fn shared6(number: u8) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, number.into()).into()
+}
+
 /// Returns a remote tunnel endpoint: on the subnet of wire 1 or 2, or behind its router.
 pub(super) fn remote(rng: &mut Rng) -> IpAddr {
     let host = 2 + rng.below(3) as u16;
@@ -67,6 +77,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let mut wires: Vec<Vif> = (1..=WIRES).map(|id| wire(rng, id)).collect();
     attach(rng, &mut networks, &mut wires);
     let nexthops = nexthops(rng, &vrfs, &guests);
+    share(rng, &mut networks, &guests);
     for network in &mut networks {
         for (id, nexthop) in &nexthops {
             if matches!(nexthop, Nexthop::Tunnel(t) if t.kind == TunnelKind::Vxlan) && rng.percent(30) {
@@ -269,6 +280,38 @@ fn attach(rng: &mut Rng, networks: &mut [Network], wires: &mut [Vif]) {
             network.overlay.l2_gateway =
                 rng.one(&[L2Gateway::Unnamed, L2Gateway::Here, L2Gateway::Elsewhere]);
         }
+    }
+}
+
+/// Has guests of some networks share addresses of others.
+fn share(rng: &mut Rng, networks: &mut [Network], guests: &[Vif]) {
+    let vrfs: Vec<Vrf> = networks.iter().map(|network| network.vrf).collect();
+    for (n, network) in (0..).zip(networks) {
+        if rng.percent(50) {
+            continue;
+        }
+        let outside_vrf = rng.one(&vrfs);
+        let addresses = [shared4(n), shared4(n + 100), shared6(n)].into_iter().filter(|_| rng.percent(70));
+        let mut addresses: Vec<_> = addresses.map(|outside| SharedAddress { outside_vrf, outside }).collect();
+        addresses.sort_unstable();
+        let inside = guests.iter().filter(|vif| vif.vrf == Some(network.vrf)).flat_map(|vif| &vif.addresses);
+        let mut forwards = Vec::new();
+        for inside in inside {
+            let of_family = addresses.iter().find(|shared| shared.outside.is_ipv4() == inside.is_ipv4());
+            let Some(shared) = of_family else { continue };
+            let (protocol, port, inside_port) =
+                (rng.one(&[6, 17]), 1 + rng.below(59) as u16, 1 + rng.below(59) as u16);
+            forwards.push(ForwardedPort {
+                outside: shared.outside,
+                protocol,
+                port,
+                inside: *inside,
+                inside_port,
+            });
+        }
+        forwards.sort_unstable();
+        forwards.dedup_by_key(|forward| (forward.outside, forward.protocol, forward.port));
+        network.sharing = Sharing { addresses, ports: rng.one(&[2, 64, 512, 60_000]), forwards };
     }
 }
 

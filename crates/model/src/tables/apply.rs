@@ -131,6 +131,7 @@ impl Tables {
     fn check_network(&self, network: &Network) -> Result<(), ApplyError> {
         network.members.iter().try_for_each(|vif| self.has_vif(*vif))?;
         network.flood.iter().try_for_each(|nexthop| self.has_nexthop(*nexthop))?;
+        network.sharing.addresses.iter().try_for_each(|shared| self.has_network(shared.outside_vrf))?;
         network.wire.map_or(Ok(()), |wire| self.has_vif(wire.vif))
     }
 

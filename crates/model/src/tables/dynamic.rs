@@ -64,6 +64,11 @@ impl Dynamic {
         alive(key).map(|c| (c, false)).or_else(|| alive(&key.reverse()).map(|c| (c, true)))
     }
 
+    pub(super) fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
+        let is_its = |c: &&Remembered| !c.expired(now) && c.connection.outside_key() == Some(*key);
+        self.connections.values().find(is_its).map(|c| c.connection)
+    }
+
     pub(super) fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {
         let fresh = |seen: Seconds| now.saturating_sub(seen) < FragmentKey::TIMEOUT;
         self.fragments.get(key).filter(|(_, seen)| fresh(*seen)).map(|(transport, _)| *transport)

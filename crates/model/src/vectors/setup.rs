@@ -2,10 +2,11 @@
 
 use super::Step;
 use super::ovs::Flows;
+use crate::snat::{ForwardedPort, SharedAddress};
 use crate::{
     Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, KernelPath, L2Gateway, Learn,
     MeterConfig, MeterId, Midstream, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId,
-    PathMtu, PortRange, Rule, RuleAction, RuleId, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
+    PathMtu, PortRange, Rule, RuleAction, RuleId, Sharing, Tunnel, Vif, VifId, VifKind, Vrf, WireAttachment,
     WireAttributes,
 };
 use ipnet::IpNet;
@@ -32,6 +33,8 @@ use std::str::FromStr;
 /// label N > TARGET
 /// vni N > NETWORK                          (beside the network's own)
 /// nat NETWORK ADDR = NETWORK ADDR          (inside, outside)
+/// snat NETWORK = NETWORK ADDR... [ports N]     (inside, outside)
+/// forward NETWORK PROTOCOL ADDR PORT > ADDR PORT     (inside network; outside, inside)
 /// rule NETWORK PRIORITY [from PREFIX] [to PREFIX] [protocol N] [ports FIRST LAST]
 ///      ACTION | mirror NAME | police BITS/S BYTES
 /// delete rule NETWORK ID
@@ -102,6 +105,8 @@ impl Setup {
             "remote-mirror" => self.remote_mirror(&mut words)?,
             "vni" => self.vni(&mut words)?,
             "nat" => self.nat(&mut words)?,
+            "snat" => self.snat(&mut words)?,
+            "forward" => self.forward(&mut words)?,
             "rule" => self.rule(&mut words)?,
             "delete" => self.delete(&mut words)?,
             "neighbour" => self.neighbour(&mut words)?,
@@ -480,6 +485,35 @@ impl Setup {
         let (outside_vrf, outside) = (self.vrf(words)?, value(words)?);
         let floating = FloatingAddress { inside_vrf, inside, outside_vrf, outside };
         self.changes.push(Change::PutFloating(floating));
+        Ok(())
+    }
+
+    fn snat(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let vrf = self.vrf(words)?;
+        must(words, "=")?;
+        let outside_vrf = self.vrf(words)?;
+        let network = self.networks.get_mut(&vrf).ok_or("network first")?;
+        let mut sharing = Sharing { ports: Sharing::PORTS, ..Sharing::default() };
+        while words.peek().is_some() {
+            if words.next_if_eq(&"ports").is_some() {
+                sharing.ports = value(words)?;
+            } else {
+                sharing.addresses.push(SharedAddress { outside_vrf, outside: value(words)? });
+            }
+        }
+        sharing.addresses.sort_unstable();
+        network.sharing = sharing;
+        Ok(())
+    }
+
+    fn forward(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let vrf = self.vrf(words)?;
+        let (protocol, outside, port) = (value(words)?, value(words)?, value(words)?);
+        must(words, ">")?;
+        let (inside, inside_port) = (value(words)?, value(words)?);
+        let network = self.networks.get_mut(&vrf).ok_or("network first")?;
+        network.sharing.forwards.push(ForwardedPort { outside, protocol, port, inside, inside_port });
+        network.sharing.forwards.sort_unstable();
         Ok(())
     }
 

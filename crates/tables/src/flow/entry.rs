@@ -7,7 +7,7 @@ use super::account::Account;
 use super::state::{State, pack_edge, pack_windows, unpack_edge, window_of};
 use executor::{Counters, FlowInfo};
 use model::tcp::{Edge, advance, advance_in_order};
-use model::{Connection, Endpoint, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
+use model::{Binding, Connection, Endpoint, FlowKey, RuleId, Seconds, Segment, Tcp, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -65,8 +65,11 @@ const EDGES: [usize; 2] = [7, 14];
 const STATE: usize = 8;
 /// Second of the last packet, and second of creation (high half).
 const LAST: usize = 9;
-/// Packets and bytes, original direction and replies.
+/// Packets and bytes, original direction and replies. The highest bits of the packets' words are a connection's binding:
+/// its port, and its tag.
 const COUNTERS: usize = 10;
+const BOUND_AT: u32 = 48;
+const PACKETS: u64 = (1 << BOUND_AT) - 1;
 /// For a TCP connection: the sides' largest windows, and the number at which a SYN would start it anew (high half).
 const WINDOWS: usize = 15;
 
@@ -80,6 +83,9 @@ const LIVE: u64 = 2;
 const HAS_RULE: u64 = 1 << 10;
 const ACCOUNT_AT: u32 = 11;
 const RULE_AT: u32 = 28;
+/// Whether there is a binding, and whether it is that of the destination.
+const IS_BOUND: u64 = 1 << 60;
+const BINDS_DESTINATION: u64 = 1 << 61;
 
 /// An entry, in a table or elsewhere.
 #[derive(Clone, Copy)]
@@ -146,9 +152,10 @@ impl Entry<'_> {
         let state = State(self.0[STATE].load(Ordering::Acquire));
         let tcp = state.tcp(EDGES.map(|edge| self.get(edge)), self.get(WINDOWS));
         let last = self.get(LAST) as Seconds;
+        let binding = self.binding();
         fence(Ordering::Acquire);
         (self.get(SEQ) == seq).then(|| Read {
-            connection: Connection { original, state: state.state(), seen: state.seen(), tcp },
+            connection: Connection { original, state: state.state(), seen: state.seen(), tcp, binding },
             seq: seq as u32,
             last,
         })
@@ -157,6 +164,24 @@ impl Entry<'_> {
     /// Returns the key of an entry in use. Only for the holder of the shard's lock.
     pub fn original(self) -> FlowKey {
         unpack(std::array::from_fn(|i| self.get(KEY + i)))
+    }
+
+    fn binding(self) -> Option<Binding> {
+        let about = self.get(ABOUT);
+        let high = |word| (self.get(word) >> BOUND_AT) as u16;
+        (about & IS_BOUND != 0).then(|| Binding {
+            tag: high(COUNTERS + 2),
+            port: high(COUNTERS),
+            of_destination: about & BINDS_DESTINATION != 0,
+        })
+    }
+
+    /// Returns the outside key of an entry in use. Only for the holder of the shard's lock.
+    pub fn outside_key(self) -> Option<FlowKey> {
+        let binding = self.binding()?;
+        let FlowKey { src, dst, protocol } = self.original();
+        let (guest, remote) = if binding.of_destination { (dst, src) } else { (src, dst) };
+        Some(binding.key(guest.vrf, remote, protocol))
     }
 
     /// Returns whether `seq` is still the sequence number that [`Self::read`] would find.
@@ -172,7 +197,10 @@ impl Entry<'_> {
         let connection = &new.connection;
         pack(&connection.original).into_iter().enumerate().for_each(|(i, word)| self.set(KEY + i, word));
         let rule = new.rule.map_or(0, |rule| HAS_RULE | u64::from(rule.0) << RULE_AT);
-        self.set(ABOUT, self.get(ABOUT) | rule | u64::from(new.charged.number()) << ACCOUNT_AT);
+        let binding = connection
+            .binding
+            .map_or(0, |binding| IS_BOUND | if binding.of_destination { BINDS_DESTINATION } else { 0 });
+        self.set(ABOUT, self.get(ABOUT) | binding | rule | u64::from(new.charged.number()) << ACCOUNT_AT);
         let seq = seq & !WRITING;
         for (word, edge) in EDGES.into_iter().zip(connection.tcp.edges) {
             self.set(word, pack_edge(edge));
@@ -180,7 +208,9 @@ impl Entry<'_> {
         self.set(WINDOWS, pack_windows(&connection.tcp));
         self.set(STATE, State::of(connection, seq as u32).0);
         self.set(LAST, u64::from(new.now) << 32 | u64::from(new.now));
-        (0..4).for_each(|i| self.set(COUNTERS + i, 0));
+        let (port, tag) = connection.binding.map_or((0, 0), |binding| (binding.port, binding.tag));
+        let words = [u64::from(port) << BOUND_AT, 0, u64::from(tag) << BOUND_AT, 0];
+        words.into_iter().enumerate().for_each(|(i, word)| self.set(COUNTERS + i, word));
         self.store(SEQ, seq, Ordering::Release);
         seq as u32
     }
@@ -192,7 +222,7 @@ impl Entry<'_> {
         self.set(LAST, ago(flow.age) << 32 | ago(flow.idle));
         let Counters { packets, bytes } = flow.forward;
         let Counters { packets: replies, bytes: reply_bytes } = flow.reply;
-        for (i, count) in [packets, bytes, replies, reply_bytes].into_iter().enumerate() {
+        for (i, count) in [packets & PACKETS, bytes, replies & PACKETS, reply_bytes].into_iter().enumerate() {
             self.add(COUNTERS + i, count);
         }
         if flow.approximate {
@@ -238,7 +268,7 @@ impl Entry<'_> {
 
     /// Returns whether it has had at most one packet in each direction, as far as packets were counted.
     pub fn is_single(self) -> bool {
-        let most = self.get(COUNTERS).max(self.get(COUNTERS + 2));
+        let most = (self.get(COUNTERS) & PACKETS).max(self.get(COUNTERS + 2) & PACKETS);
         most <= 1 && !State(self.get(STATE)).is_approximate()
     }
 
@@ -373,12 +403,13 @@ impl Entry<'_> {
         let is_key = (0..ABOUT - KEY).all(|i| self.get(KEY + i) == words[i])
             && about % HAS_RULE == words[ABOUT - KEY]
             && key.src.addr.is_ipv4() == key.dst.addr.is_ipv4();
-        let rule = about >> RULE_AT;
+        let is_bound = about & IS_BOUND != 0 || about & BINDS_DESTINATION == 0;
+        let rule = (about & !(IS_BOUND | BINDS_DESTINATION)) >> RULE_AT;
         let is_rule = if about & HAS_RULE == 0 { rule == 0 } else { u32::try_from(rule).is_ok() };
         let (seq, state) = (self.get(SEQ), State(self.get(STATE)));
         let last = self.get(LAST) as Seconds;
         let is_state = self.read().is_some_and(|read| state.is_of(&read.connection, seq as u32));
-        is_key && is_rule && is_state && self.created() <= last && last <= now
+        is_key && is_bound && is_rule && is_state && self.created() <= last && last <= now
     }
 
     /// Returns a description of the connection, for display.
@@ -386,7 +417,8 @@ impl Entry<'_> {
         let read = self.read()?;
         let about = self.get(ABOUT);
         let rule = (about & HAS_RULE != 0).then_some(RuleId((about >> RULE_AT) as u32));
-        let counters = |at| Counters { packets: self.get(COUNTERS + at), bytes: self.get(COUNTERS + at + 1) };
+        let counters =
+            |at| Counters { packets: self.get(COUNTERS + at) & PACKETS, bytes: self.get(COUNTERS + at + 1) };
         let info = FlowInfo {
             key: read.connection.original,
             state: read.connection.state,
@@ -398,6 +430,7 @@ impl Entry<'_> {
             idle: now.saturating_sub(read.last),
             seen: read.connection.seen,
             tcp: read.connection.tcp,
+            binding: read.connection.binding,
             charged: self.charged().parts(),
         };
         fence(Ordering::Acquire);

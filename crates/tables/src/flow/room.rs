@@ -94,7 +94,7 @@ impl Flows {
     ///
     /// # Errors
     /// `FlowQuota`: its account has as many as its limit allows, or opened too many in this second.
-    /// `FlowTableFull`: no connection may be evicted for it.
+    /// `FlowTableFull`: no connection may be evicted for it. `SnatPorts`: its port outside is taken.
     pub(super) fn admit(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
         let accounts = &self.accounts;
         if !accounts.open(new.charged, new.now) {
@@ -108,13 +108,13 @@ impl Flows {
             }
         }
         let flow = self.fill(shard, at, new);
-        if flow.is_none() {
+        if flow.is_err() {
             accounts.give_back(new.charged);
         }
-        flow.ok_or(DropReason::FlowTableFull)
+        flow
     }
 
-    fn fill(&self, shard: &mut Shard, at: usize, new: &New) -> Option<FlowRef> {
+    fn fill(&self, shard: &mut Shard, at: usize, new: &New) -> Result<FlowRef, DropReason> {
         let numbers = self.bucket_numbers(new.hash);
         let buckets = self.buckets(new.hash);
         let neighbours = || buckets.into_iter().flatten().filter_map(entry_of);
@@ -122,22 +122,27 @@ impl Flows {
             && !numbers.into_iter().any(|bucket| self.relocate(bucket))
             && !self.evict(shard, neighbours(), &self.claim(new))
         {
-            return None;
+            return Err(DropReason::FlowTableFull);
         }
         if shard.free == NONE && shard.used as usize == self.per_shard {
             let candidates = neighbours().chain(self.spread(shard, at));
             if !self.evict(shard, candidates, &self.claim(new)) {
-                return None;
+                return Err(DropReason::FlowTableFull);
             }
         }
-        let index = self.free_entry(shard, at)?;
+        let index = self.free_entry(shard, at).ok_or(DropReason::FlowTableFull)?;
         let seq = self.entry(index).fill(new);
+        if let Err(reason) = self.bind(&new.connection, index) {
+            self.entry(index).clear(shard.free);
+            shard.free = index;
+            return Err(reason);
+        }
         if let Some(slot) = free_slot(buckets) {
             slot.store(Self::slot(new.hash, index), Ordering::Release);
         }
         self.live.fetch_add(1, Ordering::Relaxed);
         self.created.fetch_add(1, Ordering::Relaxed);
-        Some(FlowRef { index, seq })
+        Ok(FlowRef { index, seq })
     }
 
     /// Takes a free entry of a shard, which must have one. `None` if the host has no memory for it.

@@ -18,7 +18,7 @@ pub(super) fn key(n: u32) -> FlowKey {
 
 pub(super) fn create(key: FlowKey, state: FlowState) -> FlowChange {
     FlowChange::Create {
-        connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
+        connection: Connection { original: key, state, seen: 0, tcp: Default::default(), binding: None },
         rule: Some(RuleId(9)),
     }
 }
@@ -35,7 +35,13 @@ fn fill(flows: &Flows, keys: impl Iterator<Item = u32>, state: FlowState, now: S
 fn both_directions_find_one_connection() {
     let flows = table(64);
     let flow = flows.apply(&create(key(1), FlowState::New), GUEST, 5).unwrap().unwrap();
-    let made = Connection { original: key(1), state: FlowState::New, seen: 0, tcp: Default::default() };
+    let made = Connection {
+        original: key(1),
+        state: FlowState::New,
+        seen: 0,
+        tcp: Default::default(),
+        binding: None,
+    };
     assert_eq!(flows.get(&key(1), 5), Some((made, false, flow)));
     assert_eq!(flows.get(&key(1).reverse(), 5), Some((made, true, flow)));
     assert_eq!(flows.get(&key(2), 5), None);
@@ -59,7 +65,8 @@ fn connections_go_on_in_another_table() {
         Segment { flags: packet::proto::TCP_ACK, seq: 7, len: 9, ack: 5, window: 99, scale: Some(3) };
     for (n, charged) in [(1, GUEST), (2, Account::from_wire(VifId(7)))] {
         let tcp = Tcp { reopen: Some(n), ..Tcp::first(1, &segment, n == 2) };
-        let connection = Connection { original: key(n), state: FlowState::Established, seen: 12, tcp };
+        let connection =
+            Connection { original: key(n), state: FlowState::Established, seen: 12, tcp, binding: None };
         let flow =
             flows.apply(&FlowChange::Create { connection, rule: None }, charged, 100).unwrap().unwrap();
         assert!(flows.touch(flow, false, 2, 120, 900) && flows.touch(flow, true, 1, 1500, 901));
@@ -113,8 +120,13 @@ fn roce_is_tracked_by_address_pair() {
 fn updates_of_both_directions_add_up() {
     let flows = table(64);
     let flow = flows.apply(&create(key(1), FlowState::Established), GUEST, 0).unwrap().unwrap();
-    let seen_by =
-        |seen| Connection { original: key(1), state: FlowState::Closing, seen, tcp: Default::default() };
+    let seen_by = |seen| Connection {
+        original: key(1),
+        state: FlowState::Closing,
+        seen,
+        tcp: Default::default(),
+        binding: None,
+    };
     // Each worker saw only the FIN of its own direction.
     assert!(flows.update(flow, &seen_by(Connection::FIN), false, 1));
     assert!(flows.update(flow, &seen_by(Connection::REPLY_FIN), true, 1));
@@ -124,6 +136,7 @@ fn updates_of_both_directions_add_up() {
         state: FlowState::Established,
         seen: Connection::REPLIED,
         tcp: Default::default(),
+        binding: None,
     };
     assert!(flows.update(flow, &late, true, 2));
     assert_eq!(flows.connection(flow).map(|c| (c.state, c.seen)), Some((FlowState::Closed, 7)));
@@ -149,6 +162,7 @@ fn counters_lack_packets_to_the_connections_end() {
         state: FlowState::Closed,
         seen: Connection::REPLIED,
         tcp: Default::default(),
+        binding: None,
     };
     assert!(flows.update(old, &later, true, 0) && flows.touch(old, false, 1, 60, 0));
     assert_eq!((flows.connection(old), approximate(1)), (Some(later), Some(true)));
@@ -167,7 +181,7 @@ fn workers_follow_the_two_directions_of_tcp_without_each_other() {
     // The faster one stays within the window.
     let least = 30_000;
     let tcp = Tcp::first(0, &segment(0, 0, 0, least), false);
-    let new = Connection { original: key(1), state: FlowState::Established, seen: 12, tcp };
+    let new = Connection { original: key(1), state: FlowState::Established, seen: 12, tcp, binding: None };
     let flow = flows.apply(&FlowChange::Create { connection: new, rule: None }, GUEST, 0).unwrap().unwrap();
     let Follow::Moves(answered) = new.follow_segment(true, &segment(0, 0, 0, least)) else {
         panic!("it answers")
@@ -197,7 +211,8 @@ fn no_other_connection_is_followed() {
     let flows = table(64);
     let segment = Segment { flags: 0x10, seq: 1, len: 0, ack: 1, window: 9, scale: None };
     let tcp = Tcp::first(0, &segment, false);
-    let connection = Connection { original: key(1), state: FlowState::Established, seen: 12, tcp };
+    let connection =
+        Connection { original: key(1), state: FlowState::Established, seen: 12, tcp, binding: None };
     let create = FlowChange::Create { connection, rule: None };
     let old = flows.apply(&create, GUEST, 0).unwrap().unwrap();
     assert!(flows.advance(old, false, &segment));
@@ -217,7 +232,13 @@ fn a_new_connection_replaces_a_closed_one() {
     let new = flows.apply(&create(key(1).reverse(), FlowState::New), GUEST, 0).unwrap().unwrap();
     assert!(!flows.alive(old) && flows.alive(new));
     assert!(!flows.touch(old, false, 1, 1, 1) && flows.connection(old).is_none());
-    let gone = Connection { original: key(1), state: FlowState::Closed, seen: 0, tcp: Default::default() };
+    let gone = Connection {
+        original: key(1),
+        state: FlowState::Closed,
+        seen: 0,
+        tcp: Default::default(),
+        binding: None,
+    };
     assert!(!flows.update(old, &gone, false, 1));
     assert_eq!(flows.get(&key(1), 0).map(|(_, reply, _)| reply), Some(true));
     assert_eq!(flows.len(), 1);
@@ -436,7 +457,7 @@ proptest! {
     ) {
         let (reply, segment) = first;
         let (seen, tcp) = (if reply { 4 } else { 8 }, Tcp::first(reply.into(), &segment, liberal));
-        let mut wanted = Connection { original: key(1), state: FlowState::New, seen, tcp };
+        let mut wanted = Connection { original: key(1), state: FlowState::New, seen, tcp, binding: None };
         let flows = table(64);
         let change = FlowChange::Create { connection: wanted, rule: None };
         let mut flow = flows.apply(&change, GUEST, 0).unwrap().unwrap();
@@ -470,7 +491,7 @@ proptest! {
         let flows = table(64);
         let account = Account::from_wire(VifId(u16::MAX));
         let key = FlowKey { src, dst, protocol };
-        let connection = Connection { original: key, state: FlowState::Closing, seen: 5, tcp: Default::default() };
+        let connection = Connection { original: key, state: FlowState::Closing, seen: 5, tcp: Default::default(), binding: None };
         let change = FlowChange::Create { connection, rule: rule.map(RuleId) };
         flows.apply(&change, account, 1).unwrap();
         prop_assert_eq!(flows.get(&key, 1).map(|(c, reply, _)| (c, reply)), Some((connection, false)));

@@ -250,9 +250,13 @@ pub struct NetworkArgs {
     /// A route target to announce routes under besides --export; may be repeated [default: AS and --l3vni]
     #[arg(long, value_name = "TARGET", requires = "l3vni")]
     pub l3_export: Vec<String>,
-    /// Let packets leave behind this address; "host": by the host's own stack, behind its addresses
+    /// Let packets leave behind this address of a wire's network; may be repeated. "host": by the host's own stack,
+    /// behind its addresses
     #[arg(long, value_name = "ADDRESS")]
     pub snat: Vec<String>,
+    /// Ports that a guest has of such an address, for each protocol [default: 512]
+    #[arg(long, value_name = "NUMBER", requires = "snat")]
+    pub snat_ports: Option<u32>,
     /// Action for traffic that no rule matches: allow, drop, reject, or deny-in (refuse connections to the network's
     /// guests) [default: allow]
     #[arg(long, value_name = "ACTION")]

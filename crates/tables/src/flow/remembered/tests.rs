@@ -6,7 +6,7 @@ use super::*;
 use crate::Account;
 use executor::Counters;
 use model::tcp::Edge;
-use model::{Connection, FlowChange, FlowState, Follow, Segment, Tcp, VifId};
+use model::{Binding, Connection, FlowChange, FlowState, Follow, Segment, Tcp, VifId};
 use packet::proto::{TCP_ACK, TCP_FIN, TCP_SYN};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,9 @@ fn segment(flags: u8, seq: u32, len: u32, ack: u32) -> Segment {
 /// Opens a connection whose sides have sent a SYN each.
 fn opened(flows: &Flows, n: u32) -> (FlowRef, Connection) {
     let tcp = Tcp::first(0, &segment(TCP_SYN, 99, 1, 0), false);
-    let first = Connection { original: key(n), state: FlowState::New, seen: Connection::ASKED, tcp };
+    // Each second one is known outside by a port.
+    let binding = (n % 2 == 0).then_some(Binding { tag: 9, port: 1024 + n as u16, of_destination: false });
+    let first = Connection { original: key(n), state: FlowState::New, seen: Connection::ASKED, tcp, binding };
     let change = FlowChange::Create { connection: first, rule: None };
     let flow = flows.apply(&change, GUEST, NOW - 9).unwrap().unwrap();
     (flow, followed(flows, flow, &first, true, &segment(TCP_SYN | TCP_ACK, 499, 1, 100)))
@@ -105,7 +107,13 @@ const STEPS: [Step; 11] = [
     }),
     ("its reopening", |flows, _, of| {
         let tcp = Tcp::first(1, &segment(TCP_SYN, 9000, 1, 0), false);
-        let connection = Connection { original: of.original.reverse(), state: FlowState::New, seen: 4, tcp };
+        let connection = Connection {
+            original: of.original.reverse(),
+            state: FlowState::New,
+            seen: 4,
+            tcp,
+            binding: None,
+        };
         flows.apply(&FlowChange::Create { connection, rule: None }, GUEST, NOW).unwrap();
     }),
     ("one that another host brings", |flows, _, _| {
@@ -119,8 +127,8 @@ const STEPS: [Step; 11] = [
 fn an_end_at_any_write_leaves_each_connection_as_it_was_or_will_be() {
     let prepared = || {
         let flows = table(64);
-        let (_, _) = opened(&flows, 2);
-        let (flow, connection) = opened(&flows, 1);
+        let (_, _) = opened(&flows, 1);
+        let (flow, connection) = opened(&flows, 2);
         let connection = followed(&flows, flow, &connection, false, &segment(TCP_ACK, 100, 0, 500));
         (flows, flow, connection)
     };
@@ -210,7 +218,7 @@ proptest! {
         let flows = table(64);
         let (reply, segment) = first;
         let tcp = Tcp::first(reply.into(), &segment, liberal);
-        let mut connection = Connection { original: key(1), state: FlowState::New, seen: if reply { 4 } else { 8 }, tcp };
+        let mut connection = Connection { original: key(1), state: FlowState::New, seen: if reply { 4 } else { 8 }, tcp, binding: None };
         let flow = flows.apply(&FlowChange::Create { connection, rule: Some(model::RuleId(u32::MAX)) }, GUEST, 1);
         let flow = flow.unwrap().unwrap();
         for (reply, segment) in segments {

@@ -23,7 +23,7 @@ fn table(connections: usize) -> Flows {
 
 fn open(flows: &Flows, key: FlowKey, state: FlowState, account: Account, now: Seconds) -> Option<FlowRef> {
     let change = FlowChange::Create {
-        connection: Connection { original: key, state, seen: 0, tcp: Default::default() },
+        connection: Connection { original: key, state, seen: 0, tcp: Default::default(), binding: None },
         rule: None,
     };
     match flows.apply(&change, account, now) {
@@ -278,6 +278,7 @@ fn who_has_all_he_may_have_gives_way_to_himself() {
             state: FlowState::New,
             seen: 0,
             tcp: Default::default(),
+            binding: None,
         },
         rule: None,
     };
@@ -295,6 +296,7 @@ fn what_comes_by_a_wire_has_a_rate_of_its_own() {
                 state: FlowState::New,
                 seen: 0,
                 tcp: Default::default(),
+                binding: None,
             },
             rule: None,
         };

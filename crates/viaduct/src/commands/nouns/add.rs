@@ -126,6 +126,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         l3_import: args.l3_import,
         l3_export: args.l3_export,
         snat: args.snat,
+        snat_ports: args.snat_ports,
         default: args.default,
     })])
 }

@@ -5,6 +5,8 @@ use crate::args::{DefaultArgs, FloodArgs, ForwardArgs, NatArgs, NexthopArgs};
 use crate::client::Failure;
 use crate::output::Column;
 use api::v1::Kind;
+use serde_json::Value;
+use std::net::IpAddr;
 
 pub async fn nexthop(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result<(), Failure> {
     let rows = objects(on, Kind::Nexthop).await?;
@@ -12,6 +14,35 @@ pub async fn nexthop(on: &mut Context, action: Option<Action<NexthopArgs>>) -> R
     Noun { name: "nexthop", keys: &["name"], kind: Kind::Nexthop, network: None, columns }
         .run(on, rows, action, add::nexthop)
         .await
+}
+
+/// Returns the ports that guests have of addresses that they share, for each network or for one.
+fn shared(networks: &[Value], guests: &[Value], of: Option<&str>) -> Vec<Value> {
+    let addresses = |list: &Value| -> Vec<IpAddr> {
+        let all = list.as_array().into_iter().flatten();
+        all.filter_map(|addr| addr.as_str()?.parse().ok()).collect()
+    };
+    let mut rows = Vec::new();
+    for network in networks.iter().filter(|network| of.is_none_or(|of| network["name"] == *of)) {
+        let mut outside = addresses(&network["snat"]);
+        outside.sort_unstable();
+        let ports = network["snat_ports"].as_u64().and_then(|ports| u16::try_from(ports).ok());
+        let ports = ports.unwrap_or(config::Network::SNAT_PORTS);
+        for guest in guests.iter().filter(|guest| guest["network"] == network["name"]) {
+            for inside in addresses(&guest["addresses"]) {
+                let of_family = || outside.iter().filter(|addr| addr.is_ipv4() == inside.is_ipv4());
+                let Some(block) = config::PortBlock::of(inside, of_family().count(), ports) else { continue };
+                rows.push(serde_json::json!({
+                    "network": network["name"],
+                    "inside": inside,
+                    "guest": guest["name"],
+                    "outside": of_family().nth(block.address),
+                    "ports": format!("{}-{}", block.first, block.last()),
+                }));
+            }
+        }
+    }
+    rows
 }
 
 pub async fn nat(
@@ -30,11 +61,15 @@ pub async fn nat(
         };
         row["guest"] = guests.iter().find(has_it).map(|guest| guest["name"].clone()).unwrap_or_default();
     }
+    if matches!(action, None | Some(Action::List | Action::Show { .. })) {
+        rows.extend(shared(&objects(on, Kind::Network).await?, &guests, network.as_deref()));
+    }
     let columns: &[Column] = &[
         ("NETWORK", "network"),
         ("INSIDE", "inside"),
         ("GUEST", "guest"),
         ("OUTSIDE", "outside"),
+        ("PORTS", "ports"),
         ("OUTSIDE NETWORK", "outside_network"),
         ("OWNER", "owner"),
     ];

@@ -1,0 +1,244 @@
+//! Outside addresses that guests share ([`crate::snat`]): the connection of a packet chooses address and port.
+//!
+//! On the way out, the source becomes a shared address once the packet's last network is known. On the way in, the
+//! destination is a shared address, and the connection or a forwarded port says whose it is. Both happen to a packet
+//! from one guest to a forwarded port of another.
+
+use super::{Frame, Stop, Walk, is_roce};
+use crate::snat::{Block, tag};
+use crate::transport::is_echo;
+use crate::{Binding, Connection, DropReason, Endpoint, FlowKey, Lookup, Nat, Network, Transport, Vrf};
+use packet::{Headers, Ip, L4, proto};
+use std::net::IpAddr;
+
+/// The translation of a packet by shared addresses.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sharing {
+    /// The network outside, in which a shared address stands for the source.
+    pub out: Option<Vrf>,
+    /// The guest's end for which a shared address was the destination, and how it was found.
+    pub inward: Option<Inward>,
+}
+
+/// A guest's end, found by a shared address and a port of it.
+#[derive(Clone, Copy)]
+pub(super) struct Inward {
+    pub to: Endpoint,
+    /// The binding by which a new connection is known outside, if a forwarded port leads there.
+    forward: Option<(u16, u16)>,
+}
+
+/// The part of a packet's translation that its connection remembers.
+#[derive(Clone, Copy)]
+pub(super) struct Bound {
+    /// The guest's port, if the packet has one of a shared address as its destination.
+    pub inside_port: Option<u16>,
+    tag: u16,
+    port: u16,
+    /// Whether the binding is of the packet's destination.
+    of_destination: bool,
+    /// Whether the connection does not have this binding yet.
+    pub is_new: bool,
+}
+
+impl Bound {
+    /// Returns the ports of a packet as they are inside.
+    pub fn inside_ports(self, ports: (u16, u16)) -> (u16, u16) {
+        (ports.0, self.inside_port.unwrap_or(ports.1))
+    }
+
+    /// Returns whether a packet by a forwarded port has the inside ends of a connection that goes by a different one.
+    pub const fn clashes(self, known: &Connection) -> bool {
+        self.is_new && self.of_destination && known.binding.is_some()
+    }
+
+    /// Returns the binding of a connection. `turned`: the packet goes against its original direction.
+    pub const fn binding(self, turned: bool) -> Binding {
+        Binding { tag: self.tag, port: self.port, of_destination: self.of_destination != turned }
+    }
+}
+
+impl<'a, T: Lookup> Walk<'a, T> {
+    /// Finds the guest's end that packets to a shared address of the network `vrf` are for. `None` if it is a ping, which
+    /// the gateway answers.
+    pub(super) fn inward(
+        &self,
+        frame: &Frame<'a>,
+        (src, outside): (IpAddr, IpAddr),
+        vrf: Vrf,
+    ) -> Result<Option<Inward>, Stop> {
+        let ip = frame.headers.ip().ok_or(DropReason::SnatUnknown)?;
+        let quoted = frame.headers.quoted(self.packet.bytes, frame.end).ok().flatten();
+        if let Some((quoted, refused)) = quoted.as_ref().and_then(|quoted| Some((quoted, quoted.ip()?))) {
+            let known = Transport::of(quoted).and_then(|transport| {
+                let (port, remote_port) = transport.ports.filter(|_| refused.src == outside)?;
+                let remote = self.endpoint(frame, refused.dst, remote_port);
+                self.bound_to(vrf, (outside, port), remote, transport.protocol)
+            });
+            let (guest, _) = known.and_then(|c| c.bound_ends()).ok_or(DropReason::SnatUnknown)?;
+            return Ok(Some(Inward { to: guest, forward: None }));
+        }
+        let (protocol, (remote_port, port)) = self.ports(frame, ip)?;
+        let remote = self.endpoint(frame, src, remote_port);
+        let known = self.bound_to(vrf, (outside, port), remote, protocol);
+        if let Some((guest, _)) = known.and_then(|connection| connection.bound_ends()) {
+            return Ok(Some(Inward { to: guest, forward: None }));
+        }
+        let forwarded =
+            self.tables.network(vrf).and_then(|network| network.sharing.forwarded(outside, protocol, port));
+        match forwarded {
+            Some((addr, inside)) => {
+                let to = Endpoint { vrf, addr, port: inside };
+                Ok(Some(Inward { to, forward: Some((tag(outside), port)) }))
+            }
+            None if asks(&frame.headers) => Ok(None),
+            None => Err(DropReason::SnatUnknown.into()),
+        }
+    }
+
+    /// Translates a packet that leaves for `dst` in `network` by shared addresses, if it must be. Records what its
+    /// connection remembers.
+    pub(super) fn share(
+        &mut self,
+        frame: &Frame<'a>,
+        (network, dst): (&Network, IpAddr),
+        nat: Nat,
+        sharing: Sharing,
+    ) -> Result<Nat, Stop> {
+        if sharing.out.is_none() && sharing.inward.is_none() {
+            return Ok(nat);
+        }
+        let ip = frame.headers.ip().ok_or(DropReason::SnatProtocol)?;
+        if is_roce(&frame.headers.l4) {
+            return Err(DropReason::RoceNat.into());
+        }
+        let nat = match sharing.inward {
+            Some(inward) => Nat { dst_port: Some(inward.to.port), ..nat },
+            None => nat,
+        };
+        match (sharing.out, sharing.inward) {
+            (None, Some(inward)) => {
+                self.bind_inward(inward);
+                Ok(nat)
+            }
+            (Some(outside_vrf), inward) => {
+                let to = (network.vrf, dst);
+                let (addr, port) = self.outward(frame, ip, to, outside_vrf, inward)?;
+                Ok(Nat { src: Some(addr), src_port: Some(port), ..nat })
+            }
+            (None, None) => Ok(nat),
+        }
+    }
+
+    fn bind_inward(&mut self, inward: Inward) {
+        let (tag, port) = inward.forward.unwrap_or_default();
+        self.bound = Some(Bound {
+            inside_port: Some(inward.to.port),
+            tag,
+            port,
+            of_destination: true,
+            is_new: inward.forward.is_some(),
+        });
+    }
+
+    /// Returns the shared address and port that stand for the source of a packet to `to`.
+    fn outward(
+        &mut self,
+        frame: &Frame<'a>,
+        ip: &Ip,
+        to: (Vrf, IpAddr),
+        outside_vrf: Vrf,
+        inward: Option<Inward>,
+    ) -> Result<(IpAddr, u16), Stop> {
+        let src = self.source(frame, ip.src);
+        let inside = self.tables.network(src.0).ok_or(DropReason::SnatUnknown)?;
+        if inward.is_none()
+            && let Some(connection) = self.refused(frame, ip, to)
+        {
+            let (guest, _) = connection.bound_ends().ok_or(DropReason::SnatUnknown)?;
+            let binding = connection.binding.ok_or(DropReason::SnatUnknown)?;
+            let addr = inside.sharing.tagged(guest.addr, outside_vrf, binding.tag);
+            self.bound = Some(Bound {
+                inside_port: None,
+                tag: binding.tag,
+                port: binding.port,
+                of_destination: false,
+                is_new: false,
+            });
+            return Ok((addr.ok_or(DropReason::SnatUnknown)?, binding.port));
+        }
+        let (protocol, ports) = self.ports(frame, ip)?;
+        let ports = (ports.0, inward.map_or(ports.1, |inward| inward.to.port));
+        let key = FlowKey::new(src, to, protocol, ports);
+        if let Some(inward) = inward.filter(|inward| inward.forward.is_none()) {
+            // An answer of a guest that was reached by a forwarded port, to a guest behind a shared address.
+            self.bind_inward(inward);
+            let end = inside.sharing.forwarded_to(src.1, protocol, ports.0);
+            return Ok(end.ok_or(DropReason::SnatUnknown)?);
+        }
+        let known = self.connection(&key, ports).and_then(|(connection, reply)| {
+            let binding = connection.binding.filter(|binding| binding.of_destination == reply)?;
+            Some((inside.sharing.tagged(src.1, outside_vrf, binding.tag)?, binding.port))
+        });
+        let is_new = known.is_none();
+        let (addr, port) = match known {
+            Some(known) => known,
+            None => self.free_port(inside, outside_vrf, &key).ok_or(DropReason::SnatPorts)?,
+        };
+        let inside_port = inward.map(|inward| inward.to.port);
+        self.bound = Some(Bound { inside_port, tag: tag(addr), port, of_destination: false, is_new });
+        Ok((addr, port))
+    }
+
+    /// Returns a shared address and a port of the guest's block with which packets from the other end find no connection.
+    fn free_port(&self, inside: &Network, outside_vrf: Vrf, key: &FlowKey) -> Option<(IpAddr, u16)> {
+        let FlowKey { src, dst, protocol } = *key;
+        let block = Block::of(&inside.sharing, src.addr, outside_vrf)?;
+        let is_free = |port: &u16| {
+            let reserved = protocol == proto::UDP && *port == proto::PORT_ROCE;
+            let is_forwarded = || inside.sharing.forwarded(block.outside, protocol, *port).is_some();
+            !reserved
+                && !is_forwarded()
+                && self.bound_to(inside.vrf, (block.outside, *port), dst, protocol).is_none()
+        };
+        block.candidates(src.port).find(is_free).map(|port| (block.outside, port))
+    }
+
+    /// Returns the protocol and the ports of a packet that can go by a shared address.
+    fn ports(&self, frame: &Frame<'a>, ip: &Ip) -> Result<(u8, (u16, u16)), DropReason> {
+        let Transport { protocol, ports } = self.transport(frame, ip).ok_or(DropReason::SnatUnknown)?;
+        let ports = ports.ok_or(DropReason::SnatUnknown)?;
+        may_share(protocol, &frame.headers).then_some((protocol, ports)).ok_or(DropReason::SnatProtocol)
+    }
+
+    /// Returns the connection of a guest of the network `vrf` that `remote` knows by this end.
+    fn bound_to(
+        &self,
+        vrf: Vrf,
+        (outside, port): (IpAddr, u16),
+        remote: Endpoint,
+        protocol: u8,
+    ) -> Option<Connection> {
+        let binding = Binding { tag: tag(outside), port, of_destination: false };
+        self.tables.bound(&binding.key(vrf, remote, protocol), self.now)
+    }
+
+    /// Returns a packet's sender as connections know it.
+    fn endpoint(&self, frame: &Frame<'a>, addr: IpAddr, port: u16) -> Endpoint {
+        let (vrf, addr) = self.source(frame, addr);
+        Endpoint { vrf, addr, port }
+    }
+}
+
+/// Returns whether a packet has ports or, for a ping, an identifier.
+fn may_share(protocol: u8, headers: &Headers) -> bool {
+    match headers.l4 {
+        L4::Icmp { kind, .. } => is_echo(kind, protocol),
+        _ => matches!(protocol, proto::TCP | proto::UDP | proto::ICMP | proto::ICMPV6),
+    }
+}
+
+/// Returns whether a packet is a ping.
+const fn asks(headers: &Headers) -> bool {
+    matches!(headers.l4, L4::Icmp { kind: proto::ICMP_ECHO_REQUEST | proto::ICMPV6_ECHO_REQUEST, .. })
+}
