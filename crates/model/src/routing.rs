@@ -26,9 +26,8 @@ impl Destination {
         if network.is_gateway(addr) {
             return Self::Gateway;
         }
-        match tables.inside_of(network.vrf, addr) {
-            Some((vrf, inside)) => return Self::Floating(vrf, inside),
-            None => {}
+        if let Some((vrf, inside)) = tables.inside_of(network.vrf, addr) {
+            return Self::Floating(vrf, inside);
         }
         match tables.shared_by(network.vrf, addr) {
             Some(vrf) => Self::Shared(vrf),

@@ -43,7 +43,7 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
 
 /// Returns warnings about guests that have the same ports of outside addresses, by network.
 fn shared_blocks(objects: &[Item]) -> HashMap<&str, String> {
-    let mut blocks: HashMap<(&str, bool), HashMap<PortBlock, (&str, IpAddr)>> = HashMap::new();
+    let mut owners = HashMap::<(&str, bool, PortBlock), (&str, IpAddr)>::new();
     let mut warnings = HashMap::new();
     let guests = objects.iter().filter_map(|item| match &item.object {
         Object::Guest(guest) => Some(guest),
@@ -60,8 +60,8 @@ fn shared_blocks(objects: &[Item]) -> HashMap<&str, String> {
         let Some(network) = networks.get(&*guest.network) else { continue };
         let of_family = network.shared_addresses().filter(|shared| shared.is_ipv4() == addr.is_ipv4());
         let Some(block) = PortBlock::of(addr, of_family.count(), network.shared_ports()) else { continue };
-        let taken = blocks.entry((&*network.name, addr.is_ipv4())).or_default();
-        if let Some((other, theirs)) = taken.insert(block, (&guest.name, addr)) {
+        let key = (&*network.name, addr.is_ipv4(), block);
+        if let Some((other, theirs)) = owners.insert(key, (&guest.name, addr)) {
             let message = format!(
                 "guests \"{other}\" ({theirs}) and \"{}\" ({addr}) have the same ports of an outside address, so one can \
                  take them from the other; add addresses to `snat`, or lower `snat_ports`",
