@@ -182,11 +182,11 @@ pub enum Command {
     #[command(aliases = ["rules"])]
     #[command(mut_subcommands(help::of("a rule")))]
     Rule(RuleNoun),
-    /// Floating addresses; KEY is the inside address
+    /// Floating addresses, and the ports that guests have of shared ones; KEY is the inside address
     #[command(after_help = help::NAT_EXAMPLES, aliases = ["nats", "floating"])]
     #[command(mut_subcommands(help::of("a floating address")))]
     Nat(NetworkNoun<NatArgs>),
-    /// Ports of the host that lead to guests; KEY is as in "tcp 203.0.113.5 8080"
+    /// Ports of the host or of shared addresses that lead to guests; KEY is as in "tcp 203.0.113.5 8080"
     #[command(after_help = help::FORWARD_EXAMPLES, aliases = ["forwards"])]
     #[command(mut_subcommands(help::of("a forwarded port")))]
     Forward(NetworkNoun<ForwardArgs>),

@@ -7,7 +7,10 @@
 use super::{Frame, Stop, Walk, is_roce};
 use crate::snat::{Block, tag};
 use crate::transport::is_echo;
-use crate::{Binding, Connection, DropReason, Endpoint, FlowKey, Lookup, Nat, Network, Transport, Vrf};
+use crate::{
+    Binding, Connection, DropReason, Endpoint, FlowKey, FlowState, Lookup, Nat, Network, Segment, Transport,
+    Vrf,
+};
 use packet::{Headers, Ip, L4, proto};
 use std::net::IpAddr;
 
@@ -68,6 +71,11 @@ impl<'a, T: Lookup> Walk<'a, T> {
         vrf: Vrf,
     ) -> Result<Option<Inward>, Stop> {
         let ip = frame.headers.ip().ok_or(DropReason::SnatUnknown)?;
+        // Nobody outside has a shared address, or may tell guests of other routers.
+        let redirects = matches!(frame.headers.l4, L4::Icmp { kind: proto::ICMP_REDIRECT, .. });
+        if redirects || self.tables.shared_by(frame.network.vrf, src).is_some() {
+            return Err(DropReason::SnatUnknown.into());
+        }
         let quoted = frame.headers.quoted(self.packet.bytes, frame.end).ok().flatten();
         if let Some((quoted, refused)) = quoted.as_ref().and_then(|quoted| Some((quoted, quoted.ip()?))) {
             let known = Transport::of(quoted).and_then(|transport| {
@@ -81,6 +89,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (protocol, (remote_port, port)) = self.ports(frame, ip)?;
         let remote = self.endpoint(frame, src, remote_port);
         let known = self.bound_to(vrf, (outside, port), remote, protocol);
+        let known = known.filter(|connection| !opens_anew(connection, &frame.headers));
         if let Some((guest, _)) = known.and_then(|connection| connection.bound_ends()) {
             return Ok(Some(Inward { to: guest, forward: None }));
         }
@@ -228,6 +237,12 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let (vrf, addr) = self.source(frame, addr);
         Endpoint { vrf, addr, port }
     }
+}
+
+/// Returns whether a segment opens a connection in the place of one that has ended. From outside, only a forwarded port
+/// leads to a guest then.
+fn opens_anew(ended: &Connection, headers: &Headers) -> bool {
+    ended.state == FlowState::Closed && Segment::of(headers).is_some_and(|segment| segment.opens())
 }
 
 /// Returns whether a packet has ports or, for a ping, an identifier.

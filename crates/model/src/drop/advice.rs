@@ -127,8 +127,8 @@ impl DropReason {
             }
             Self::RoceNat => "Use verbs in networks without `[[nat]]`.",
             Self::SnatPorts => {
-                "Raise `snat_ports` of its network, which needs more addresses in `snat` for the same number of guests; or \
-                 look for a guest that scans."
+                "Have the guest's programs use more source ports, or fewer connections to one destination; `snat_ports` \
+                 above 64 helps only where source ports are spread."
             }
             Self::SnatProtocol => {
                 "Give the guest a floating address (`[[nat]]`): it has all ports, and all protocols."

@@ -16,15 +16,19 @@ pub(super) struct Outside {
     shards: Box<[Mutex<()>]>,
     /// Buckets of slots, as in the first index.
     index: Zeroed<WAYS>,
+    /// Buckets of a shard, a power of two. There may be more of them at the end of `index`.
+    per_shard: usize,
 }
 
 impl Outside {
     /// Creates an index for a table of `capacity` entries. It takes memory as connections need it.
     pub fn new(capacity: usize) -> Self {
         let shards = (capacity / MIN_SHARD).clamp(1, MAX_SHARDS);
+        let buckets = capacity * 2 / WAYS;
         Self {
             shards: (0..shards).map(|_| Mutex::new(())).collect(),
-            index: Zeroed::new(capacity * 2 / WAYS),
+            index: Zeroed::new(buckets),
+            per_shard: buckets / shards,
         }
     }
 
@@ -33,10 +37,9 @@ impl Outside {
     }
 
     fn buckets(&self, hash: u64) -> [&[AtomicU64; WAYS]; 2] {
-        let all = self.index.records();
-        let per_shard = all.len() / self.shards.len();
-        let first = self.shard(hash) * per_shard;
-        [hash >> 32, hash >> 12].map(|bits| &all[first + (bits as usize & (per_shard - 1))])
+        let first = self.shard(hash) * self.per_shard;
+        let bucket = |bits: u64| first + (bits as usize & (self.per_shard - 1));
+        [hash >> 32, hash >> 12].map(|bits| &self.index.records()[bucket(bits)])
     }
 }
 

@@ -351,7 +351,7 @@ pub struct NatArgs {
 pub struct ForwardArgs {
     /// tcp or udp
     pub protocol: String,
-    /// An address of the host
+    /// An address of the host, or one in the network's `snat`
     pub outside: String,
     /// The port of that address
     pub port: u32,

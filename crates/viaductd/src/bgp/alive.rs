@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Packets that are read from a socket at once: the sessions have their turn after these.
 const READ: usize = 64;
 
+/// Lines in the log about a peer, and the time for so many: it may change its session with each packet.
+const LINES: (Duration, u32) = (Duration::from_secs(10), 10);
+
 /// Names that both daemons use for the receiving sockets: of each family, on a link and behind routers.
 const NAMES: [(&str, bool, Way); 4] = [
     ("bfd-4", false, Way::Link),
@@ -192,6 +195,14 @@ impl Bfd {
     }
 }
 
+fn log(peer: IpAddr, change: Change) {
+    match change {
+        Change::Up => tracing::info!(%peer, "the BFD session is up"),
+        Change::AdminDown => tracing::info!(%peer, "the peer's operator ended the BFD session"),
+        Change::Down(why) => tracing::warn!(%peer, "the BFD session is down: {}", why.name()),
+    }
+}
+
 struct Thread<F> {
     shared: Arc<Shared>,
     sockets: Sockets,
@@ -200,17 +211,20 @@ struct Thread<F> {
 
 impl<F: Fn(IpAddr)> Thread<F> {
     fn run(self) {
+        let mut lines = BTreeMap::new();
         while !self.shared.is_stopping.load(Ordering::Relaxed) {
             self.wait();
-            let changes = self.turn();
-            for (peer, change) in changes {
-                match change {
-                    Change::Up => tracing::info!(%peer, "the BFD session is up"),
-                    Change::AdminDown => tracing::info!(%peer, "the peer's operator ended the BFD session"),
-                    Change::Down(why) => {
-                        tracing::warn!(%peer, "the BFD session is down: {}", why.name());
-                        (self.fell)(peer);
-                    }
+            for (peer, change) in self.turn() {
+                let (since, count) = lines.entry(peer).or_insert((Instant::now(), 0));
+                if since.elapsed() >= LINES.0 {
+                    (*since, *count) = (Instant::now(), 0);
+                }
+                *count += 1;
+                if *count <= LINES.1 {
+                    log(peer, change);
+                }
+                if matches!(change, Change::Down(_)) {
+                    (self.fell)(peer);
                 }
             }
         }
