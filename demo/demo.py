@@ -9,13 +9,14 @@
               |          +------------- underlay ---+------------------------+         |
               +------------------------- outside, 203.0.113.0/24 ----------------------+
 
-Not drawn: hosts e, f and g, each with a container, which find each other by BGP; containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) each have a tap and a
+Not drawn: containers sim1 and sim2 on host a and sim3 on host b (blue, 10.1.1.3, .4 and .13) each have a tap and a
 verbs device; so has the virtual machine node on host a (10.1.1.5), which runs for one step. Host d is connected to no
 other host; its containers left and right (green, 10.3.3.1 and .2) are behind an FPGA card, which is simulated clock by
-clock.
+clock. Hosts e, f and g have a container each, and find each other by BGP.
 
 Hosts and containers are network namespaces; the virtual machines run in QEMU. The configurations are a.toml, b.toml,
-d.toml and, for e, f and g, leaf.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers instead of virtual machines.
+d.toml and, for e, f and g, leaf.toml. `make demo` runs the demo; `make demo QEMU=no` uses containers instead of virtual
+machines.
 """
 
 import argparse
@@ -41,7 +42,10 @@ from lab.verbs_vm import VerbsVm
 WEB, DB, APP, APP6, OPS = "10.1.1.1", "10.1.1.2", "10.1.1.11", "fd00:1::b", "10.2.2.1"
 SIM1, SIM2, SIM3, RIGHT = "10.1.1.3", "10.1.1.4", "10.1.1.13", "10.3.3.2"
 REFLECTOR = "192.0.2.9"
-LEAVES = {name: (f"192.0.2.1{n}", f"02:00:00:00:05:0{n}", f"10.5.5.{n}", f"fd00:5::{n}") for n, name in enumerate("efg", 1)}
+# Address on the underlay, and MAC and addresses of the container.
+LEAVES = {
+    name: (f"192.0.2.1{n}", f"02:00:00:00:05:0{n}", f"10.5.5.{n}", f"fd00:5::{n}") for n, name in enumerate("efg", 1)
+}
 LAN_A, LAN_C = "198.51.100.1", "198.51.100.2"
 LINUX, LINUX_MAC, FLOATING, OUTSIDE = "10.1.1.99", "02:00:00:00:01:63", "203.0.113.7", "203.0.113.1"
 MEMORY = f"{192 * 1024 + 8}K"  # of virtual machines: see tests/test_save.py

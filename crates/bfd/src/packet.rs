@@ -80,11 +80,11 @@ pub struct Packet {
     pub diagnostic: Diagnostic,
     /// The sender's state.
     pub state: State,
-    /// Whether the sender wants an answer with `answers`.
+    /// The sender wants an answer with `answers` (poll).
     pub polls: bool,
-    /// Whether it answers such a packet.
+    /// The packet answers such a packet (final).
     pub answers: bool,
-    /// Whether the sender wants no more than answers.
+    /// The sender wants no more than answers.
     pub demand: bool,
     /// Lost packets after which the receiver is to take the path for broken.
     pub multiplier: u8,

@@ -112,9 +112,9 @@ pub struct Session {
     state: State,
     diagnostic: Diagnostic,
     remote: Remote,
-    /// Whether the neighbour is to confirm that it knows the interval (RFC 5880, 6.5).
+    /// The neighbour is to confirm that it knows the interval (RFC 5880, 6.5).
     polls: bool,
-    /// Whether the neighbour waits for such a confirmation.
+    /// The neighbour waits for such a confirmation.
     answers: bool,
     /// When the next packet is due. None: the neighbour takes none.
     next: Option<Duration>,

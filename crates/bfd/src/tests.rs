@@ -14,7 +14,7 @@ struct Net {
     delay: Duration,
     /// Packets on their way, with the end to which they go and the time at which they arrive.
     way: Vec<(Duration, usize, Vec<u8>)>,
-    /// Whether packets to an end are lost.
+    /// Packets to an end are lost.
     cut: [bool; 2],
     changes: [Vec<(Duration, Change)>; 2],
     sent: [Vec<(Duration, Packet)>; 2],

@@ -57,7 +57,7 @@ pub struct BgpPeer {
     pub graceful_restart: u16,
     /// Most routes that it may send.
     pub max_prefixes: u32,
-    /// Whether the path to it is watched.
+    /// BFD watches the path to it, or not.
     #[serde(skip_serializing_if = "Bfd::is_off")]
     pub bfd: Bfd,
     /// The password that segments of both are signed with (RFC 2385).
@@ -65,7 +65,7 @@ pub struct BgpPeer {
     pub password: Option<Password>,
 }
 
-/// Whether and how the path to a peer is watched by BFD (RFC 5880).
+/// How BFD watches the path to a peer (RFC 5880).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bfd {
     /// `false`: it is not.

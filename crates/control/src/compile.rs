@@ -160,8 +160,9 @@ pub(crate) fn recompile(of: &Desired, index: &Index, changes: &Changes<'_>, ids:
 }
 
 /// Compiles objects anew, and changed routes, into the tables `of`. The other routes must depend on nothing that
-/// changes; `is_kept` tells whether a network has such a route. With `rules_stay` this holds for rules as well. The result is that of [`compile`] for all objects, but the cost does not depend on the
-/// number of routes, and of rules that stay.
+/// changes; `is_kept` tells whether a network has such a route. With `rules_stay` this holds for rules as well. The
+/// result is that of [`compile`] for all objects, but the cost does not depend on the number of routes, and of rules that
+/// stay.
 pub(crate) fn compile_beside_routes(
     of: &Desired,
     (host, index): (&config::Host, &Index),

@@ -76,7 +76,7 @@ impl History {
         self.number - self.last.len() as u64
     }
 
-    pub(crate) fn last(&self) -> impl Iterator<Item = &Arc<Revision>> {
+    pub(crate) fn last(&self) -> impl DoubleEndedIterator<Item = &Arc<Revision>> {
         self.last.iter()
     }
 

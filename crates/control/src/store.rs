@@ -16,7 +16,7 @@ use crate::run_dir_lock::{same_file, when_free};
 use config::{Key, Object};
 use log::{Log, Medium, Room};
 use past::Past;
-use record::{Entry, Made, Record, Stored};
+use record::{Entry, Made, Record, Stored, Undo};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -243,12 +243,14 @@ impl Store {
         let changed = update.revision.iter().flat_map(|revision| revision.changed());
         let entries = changed.map(|changed| {
             state.kept.remove(&changed.key.to_string());
-            entry(&changed, (update.number)(changed.key))
+            entry(changed.key, changed.new, (update.number)(changed.key))
         });
         let record = Record {
             changed: entries.collect(),
             taken: update.taken.map(str::to_owned),
-            ..record_of(update.revision)
+            revision: update.revision.map(|revision| revision.number),
+            made: update.revision.map(|revision| made(revision)),
+            ..Record::default()
         };
         state.objects = update.objects.clone();
         state.taken = update.taken.map(str::to_owned).or(before.1.clone());
@@ -331,10 +333,11 @@ impl Store {
 
 impl State {
     fn replay(&mut self, text: String, past: &mut Past) {
-        let Ok(Record { changed, taken, revision, made, unknown }) = serde_json::from_str(&text) else {
+        let Ok(Record { changed, taken, revision, made, undo, unknown }) = serde_json::from_str(&text) else {
             return self.foreign.push(text);
         };
         past.replay(changed, revision, made);
+        undo.into_iter().for_each(|undo| past.rewind(undo));
         self.taken = taken.or(self.taken.take());
         if !unknown.is_empty() {
             self.foreign.push(Record { unknown, ..Record::default() }.text());
@@ -402,8 +405,8 @@ impl State {
         if log.needs_snapshot() { self.write_snapshot(None) } else { log.sync().map_err(|e| e.to_string()) }
     }
 
-    /// Writes all that is stored anew, with what an update adds to it: the objects as they were before the changes that
-    /// are remembered, and these changes.
+    /// Writes all that is stored anew, with what an update adds to it: the objects, and the changes that are remembered,
+    /// the last one first. So damage to one of these costs the way back beyond it, and no object.
     fn write_snapshot(&mut self, update: Option<&Update<'_>>) -> Result<(), String> {
         let mut history = locked(&self.history).clone();
         let coming = update.and_then(|update| update.revision);
@@ -412,24 +415,23 @@ impl State {
             let coming = update.and_then(|update| (update.number)(key));
             coming.or_else(|| self.numbers.get(key).copied())
         };
-        let first = history.back(history.first(), &self.objects).unwrap_or_default();
         let begin =
-            Record { taken: self.taken.clone(), revision: Some(history.first()), ..Record::default() };
+            Record { taken: self.taken.clone(), revision: Some(history.number()), ..Record::default() };
         let nothing = Objects::default();
-        let objects =
-            nothing.changes_to(&first).into_iter().map(|changed| entry(&changed, number(changed.key)));
-        let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
-        let changes = history.last().map(|revision| {
-            let changed = revision.changed().map(|changed| entry(&changed, number(changed.key)));
-            Record { changed: changed.collect(), ..record_of(Some(revision)) }.text()
-        });
+        let objects = nothing.changes_to(&self.objects).into_iter();
+        let objects = objects.map(|changed| entry(changed.key, changed.new, number(changed.key)));
         let kept =
             self.kept.iter().map(|(key, stored)| Entry { key: key.clone(), object: Some(stored.clone()) });
+        let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
+        let changes = history.last().rev().map(|revision| {
+            let before = revision.changed().map(|changed| entry(changed.key, changed.old, None)).collect();
+            let undo = Undo { revision: revision.number, made: made(revision), before };
+            Record { undo: Some(undo), ..Record::default() }.text()
+        });
         let records = std::iter::once(begin.text())
             .chain(self.foreign.iter().cloned())
-            .chain(objects.map(one))
-            .chain(changes)
-            .chain(kept.map(one));
+            .chain(objects.chain(kept).map(one))
+            .chain(changes);
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
         log.snapshot(records).map_err(|e| e.to_string())
     }
@@ -536,18 +538,13 @@ fn locked(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the record of a change, without the objects.
-fn record_of(revision: Option<&Arc<Revision>>) -> Record {
-    let made = revision.map(|revision| Made {
-        time: revision.since_1970(),
-        uid: revision.uid,
-        request: revision.request.clone().into_owned(),
-    });
-    Record { revision: revision.map(|revision| revision.number), made, ..Record::default() }
+fn made(revision: &Revision) -> Made {
+    let (time, request) = (revision.since_1970(), revision.request.clone().into_owned());
+    Made { time, uid: revision.uid, request }
 }
 
-fn entry(changed: &Changed<'_>, number: Option<u32>) -> Entry {
-    Entry { key: changed.key.to_string(), object: changed.new.map(|new| stored(new, number)) }
+fn entry(key: &Key, owned: Option<&Owned>, number: Option<u32>) -> Entry {
+    Entry { key: key.to_string(), object: owned.map(|owned| stored(owned, number)) }
 }
 
 fn stored(owned: &Owned, number: Option<u32>) -> Stored {

@@ -1,7 +1,7 @@
 //! The changes that a store holds, as they are read: what is there after all of them, and the last ones for the history.
 
 use super::object;
-use super::record::{Entry, Made, Stored};
+use super::record::{Entry, Made, Stored, Undo};
 use crate::history::{History, MOST, Revision};
 use crate::owner::{Difference, Owned};
 use config::Key;
@@ -18,6 +18,8 @@ pub(super) struct Past {
     /// The number of the last change.
     number: u64,
     last: VecDeque<Change>,
+    /// The objects before those changes of a snapshot that were read so far, if they were others.
+    earlier: HashMap<String, Option<Stored>>,
 }
 
 struct Change {
@@ -51,6 +53,22 @@ impl Past {
         if self.last.len() > MOST.0 {
             self.last.pop_front();
         }
+    }
+
+    /// Adds a change of which the snapshot has the result: the one before those that are known. If one between them is
+    /// damaged, the history begins behind that.
+    pub(super) fn rewind(&mut self, Undo { revision, made, before }: Undo) {
+        let known = self.last.front().map_or(self.number + 1, |first| first.number);
+        if revision + 1 != known || self.last.len() >= MOST.0 {
+            return;
+        }
+        let objects = before.into_iter().map(|Entry { key, object: old }| {
+            let later = self.earlier.insert(key.clone(), old.clone());
+            let new = later.unwrap_or_else(|| self.entries.get(&key).cloned());
+            (key, [old, new])
+        });
+        let objects = objects.collect();
+        self.last.push_front(Change { number: revision, made, objects });
     }
 
     /// Returns what is stored, by key.

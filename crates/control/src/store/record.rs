@@ -32,6 +32,15 @@ pub(super) struct Made {
     pub(super) request: String,
 }
 
+/// A change of which a snapshot has the result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Undo {
+    pub(super) revision: u64,
+    pub(super) made: Made,
+    /// The objects before it.
+    pub(super) before: Vec<Entry>,
+}
+
 /// A change, which is stored as a whole or not at all.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
@@ -45,6 +54,9 @@ pub(super) struct Record {
     pub(super) revision: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) made: Option<Made>,
+    /// A change that was made before the snapshot, so that it can be undone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) undo: Option<Undo>,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub(super) unknown: BTreeMap<String, serde_json::Value>,

@@ -193,6 +193,31 @@ fn a_damaged_byte_anywhere_costs_one_change_and_is_told() {
     assert_eq!(copy.iter().zip(&good).filter(|(copied, good)| copied != good).count(), 1);
 }
 
+#[test]
+fn damage_to_a_snapshot_brings_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (objects(&["10.1.0.0/16"]), objects(&["10.1.0.0/16", "10.2.0.0/16"]));
+    {
+        let store = reopened(dir.path());
+        [&one, &two, &one].iter().for_each(|objects| store.save(objects, Durability::Kernel));
+        store.lock().write_snapshot(None).unwrap();
+        assert_eq!(states(&store).len(), 4);
+    }
+    let at = FILES.map(|name| dir.path().join(name)).into_iter().find(|at| at.metadata().unwrap().len() > 0);
+    let at = at.unwrap();
+    let good = std::fs::read(&at).unwrap();
+    for place in 0..good.len() {
+        let mut bad = good.clone();
+        bad[place] ^= 1;
+        std::fs::write(&at, bad).unwrap();
+        let store = reopened(dir.path());
+        let found = store.stored();
+        assert!(found.iter().all(|object| contents(&one).contains(object)), "byte {place}: {found:?}");
+        // The way back leads to states that were there.
+        assert!(states(&store).iter().all(|(_, state)| state.len() <= 2), "byte {place}");
+    }
+}
+
 /// Returns the path of a file whose name has this in addition.
 fn beside(path: &Path, more: &str) -> PathBuf {
     PathBuf::from(format!("{}.{more}", path.display()))
