@@ -11,7 +11,7 @@ mod past;
 mod record;
 
 use crate::history::{History, Revision};
-use crate::owner::{Changed, Objects, Owned, Owner};
+use crate::owner::{Objects, Owned, Owner};
 use crate::run_dir_lock::{same_file, when_free};
 use config::{Key, Object};
 use log::{Log, Medium, Room};

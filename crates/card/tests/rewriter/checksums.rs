@@ -49,6 +49,7 @@ fn forward(rng: &mut Rng) -> Forward {
     let nat = Nat {
         src: rng.percent(60).then(|| IpAddr::V4(address(rng))),
         dst: rng.percent(60).then(|| IpAddr::V4(address(rng))),
+        ..Nat::default()
     };
     let ethernet = EthernetRewrite { dst: TO, src: GATEWAY_MAC, ethertype: 0x0800 };
     Forward {
