@@ -1,8 +1,12 @@
 """Changes in place, confirmed changes, the way back, and watching."""
 
+import contextlib
+import itertools
 import json
 import sys
+import threading
 
+import grpc
 import pytest
 
 from lab import eventually
@@ -102,13 +106,53 @@ def test_the_way_back_and_rules_numbers_outlive_the_daemon(host):
     assert {rule["ports"] for rule in host.viaduct("rule")} == {"80", "81"}
 
 
-def test_a_client_in_python_changes_and_watches(host, lab):
-    generated = lab.directory / "client"
-    generated.mkdir()
-    run(["protoc", "-I", REPOSITORY / "crates/api/proto", f"--python_out={generated}", f"--grpc_out={generated}",
+def generated(lab):
+    """Returns the directory of a client in Python."""
+    made = lab.directory / "client"
+    made.mkdir()
+    run(["protoc", "-I", REPOSITORY / "crates/api/proto", f"--python_out={made}", f"--grpc_out={made}",
          "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", "viaduct.proto"])
+    return made
+
+
+def test_what_many_clients_were_told_outlives_a_kill(host, lab, monkeypatch):
+    """Sixteen clients add one route after the other until the daemon is killed."""
+    monkeypatch.syspath_prepend(str(generated(lab)))
+    import viaduct_pb2 as api
+    from viaduct_pb2_grpc import ViaductStub
+
+    told = []
+    options = [("grpc.default_authority", "viaduct"), ("grpc.use_local_subchannel_pool", 1)]
+
+    def client(number):
+        stub = ViaductStub(grpc.insecure_channel(f"unix:{host.run_dir}/viaduct.sock", options=options))
+        with contextlib.suppress(grpc.RpcError):
+            for n in itertools.count():
+                prefix = f"10.{100 + number}.{n >> 8}.{n & 255}/32"
+                route = api.Route(network="blue", prefix=prefix, to=[api.Target(drop=True)])
+                reply = stub.Add(api.AddRequest(objects=[api.Object(route=route)]))
+                told.append((reply.revision, prefix))
+
+    before = revision(host)
+    clients = [threading.Thread(target=client, args=[number]) for number in range(16)]
+    for one in clients:
+        one.start()
+    eventually(lambda: len(told) >= 500, "500 answers")
+    host.kill()
+    for one in clients:
+        one.join()
+    host.start()
+    revisions = [number for number, _ in told]
+    assert len(set(revisions)) == len(told), "each has a revision of its own"
+    assert max(revisions) <= revision(host) <= before + len(told) + len(clients)
+    present = {row["prefix"] for row in host.viaduct("rt")}
+    assert {prefix for _, prefix in told} <= present
+
+
+def test_a_client_in_python_changes_and_watches(host, lab):
+    client = generated(lab)
     watching = host.namespace.background(
-        ["env", f"PYTHONPATH={generated}", sys.executable, "-u", REPOSITORY / "examples/watch.py",
+        ["env", f"PYTHONPATH={client}", sys.executable, "-u", REPOSITORY / "examples/watch.py",
          host.run_dir / "viaduct.sock"], "watch")
     watching.wait_for("revision")
     host.call("rt", "add", "10.7.0.0/16", "--to", "drop")

@@ -146,8 +146,9 @@ pub(crate) struct Changes<'a> {
     pub(crate) added_rules: Vec<&'a config::Rule>,
 }
 
-/// Compiles changed routes and rules into the tables `of`. The result is that of [`compile`] for all objects, but the
-/// cost depends only on their number.
+/// Compiles changed routes and rules into the tables `of`. After [`sweep`] the result is that of [`compile`] for all
+/// objects, but the cost depends only on their number. Until then no number that came free is given away, so several
+/// such changes can be put in force at once.
 pub(crate) fn recompile(of: &Desired, index: &Index, changes: &Changes<'_>, ids: &mut Ids) -> Desired {
     let links = Links::default();
     let mut compiler = Compiler::new(changes.before, ids, &links, of.clone());
@@ -156,7 +157,17 @@ pub(crate) fn recompile(of: &Desired, index: &Index, changes: &Changes<'_>, ids:
     compiler.index = index;
     changes.added.iter().for_each(|route| compiler.route(&ObjectRoute::from(*route)));
     changes.added_rules.iter().for_each(|rule| compiler.rule(rule));
-    compiler.finish()
+    compiler.out
+}
+
+/// Frees the numbers that nothing uses any more.
+pub(crate) fn sweep(of: &mut Desired, ids: &mut Ids) {
+    for id in ids.nexthops.sweep() {
+        of.nexthops.remove(&NexthopId(id));
+    }
+    ids.vifs.sweep();
+    ids.rules.sweep();
+    ids.meters.sweep();
 }
 
 /// Compiles objects anew, and changed routes, into the tables `of`. The other routes must depend on nothing that
@@ -241,14 +252,9 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Frees the numbers that nothing uses any more.
+    /// Returns the tables.
     fn finish(mut self) -> Desired {
-        for id in self.ids.nexthops.sweep() {
-            self.out.nexthops.remove(&NexthopId(id));
-        }
-        self.ids.vifs.sweep();
-        self.ids.rules.sweep();
-        self.ids.meters.sweep();
+        sweep(&mut self.out, self.ids);
         self.out
     }
 

@@ -9,11 +9,13 @@ mod counts;
 mod directory;
 mod hand_over;
 mod inherited;
+mod joined;
 mod learned;
 mod links;
 mod open_ports;
 mod opening;
 mod plugged;
+mod queue;
 mod retry;
 mod routes;
 mod seen;
@@ -52,6 +54,7 @@ use inherited::Inherited;
 use model::{ApplyError, Change};
 use open_ports::{Fresh, OnFailure, Slots, Switch};
 use plugged::Plugged;
+use queue::Queue;
 use rib::SourceId;
 use start::{Beginning, choose};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +77,8 @@ pub enum Error {
     /// An object in the request does not exist.
     #[error("{0}")]
     NotFound(String),
+    #[error("{0} changes wait to be made: ask again when others are answered")]
+    Busy(usize),
     #[error("the host is at revision {present}, not {expected}: look again at what changed")]
     Revision { expected: u64, present: u64 },
     /// One operation of a transaction, counted from 0, is refused.
@@ -104,6 +109,9 @@ pub struct Core {
     claims: Claims,
     /// Locked while a change is made, not while its ports are opened.
     state: Mutex<State>,
+    /// Has those who change the state lock it in the order in which they come.
+    turn: tokio::sync::Mutex<()>,
+    queue: Queue,
     /// The last changes. Locked for moments only.
     history: Arc<Mutex<History>>,
     /// The present revision, for those who watch.
@@ -160,6 +168,8 @@ pub(crate) struct Done {
     pub(crate) changes: Vec<ObjectChange>,
     /// Further notes, as pairs of an object and what happens to it.
     pub(crate) notes: Vec<(String, String)>,
+    /// The host's revision after it.
+    pub(crate) revision: u64,
 }
 
 impl Core {
@@ -215,6 +225,8 @@ impl Core {
             retrying,
             claims: Claims::default(),
             state,
+            turn: tokio::sync::Mutex::default(),
+            queue: Queue::default(),
             history,
             revision: watch::Sender::new(number),
             view,
@@ -268,7 +280,7 @@ impl Core {
         let read = self.config.read().map_err(|e| e.to_string());
         let by = Author::daemon("reload");
         match read.and_then(|toml| self.apply(by, &toml, false, None).map_err(|e| e.to_string())) {
-            Ok(Done { changes, notes }) => {
+            Ok(Done { changes, notes, .. }) => {
                 changes.iter().for_each(|change| tracing::info!("reload: {} {}", change.what, change.object));
                 notes.iter().for_each(|(object, note)| tracing::warn!("reload: {object}: {note}"));
                 tracing::info!(changes = changes.len(), "{file} is in force");
@@ -375,7 +387,7 @@ impl Core {
         #[cfg(test)]
         tests::is_as_compiled_whole(&desired, (&host, &index), &next, &links, &ids);
         let update = Update {
-            revision: revision.as_ref(),
+            revisions: revision.as_slice(),
             objects: &next,
             taken: how.taken.as_deref(),
             number: &|key| ids.number(key),
@@ -406,7 +418,7 @@ impl Core {
         state.tell_guests();
         self.tell_speaker(state);
         self.publish(View::new(state, self.executor.clone(), self.started));
-        Ok(Done { changes, notes })
+        Ok(Done { changes, notes, revision: state.revision })
     }
 
     /// Applies and stores a change, or does neither.

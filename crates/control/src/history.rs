@@ -41,6 +41,12 @@ impl Revision {
         self.differences.iter().map(Difference::changed)
     }
 
+    /// Makes the revision of this number; `None` if nothing differs.
+    pub(crate) fn new(number: u64, by: Author, differences: Vec<Difference>) -> Option<Arc<Self>> {
+        let (time, uid, request) = (SystemTime::now(), by.peer.uid, by.request.into());
+        (!differences.is_empty()).then(|| Arc::new(Self { number, time, uid, request, differences }))
+    }
+
     /// Returns when it was made, in seconds since 1970.
     pub(crate) fn since_1970(&self) -> u64 {
         since_1970(self.time)
@@ -88,9 +94,7 @@ impl History {
 
     /// Makes the revision that comes next; `None` if nothing differs.
     pub(crate) fn next(&self, by: Author, differences: Vec<Difference>) -> Option<Arc<Revision>> {
-        let (number, time) = (self.number + 1, SystemTime::now());
-        let (uid, request) = (by.peer.uid, by.request.into());
-        (!differences.is_empty()).then(|| Arc::new(Revision { number, time, uid, request, differences }))
+        Revision::new(self.number + 1, by, differences)
     }
 
     /// Adds a revision. If it does not follow the last one, there is no way back beyond it.

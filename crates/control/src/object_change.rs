@@ -1,5 +1,7 @@
 //! Describes for people what changes from one set of objects to the next.
 
+use crate::clients::Peer;
+use crate::history::Author;
 use crate::owner::Changed;
 use config::{Object, UserData};
 
@@ -10,6 +12,20 @@ pub(crate) struct ObjectChange {
     /// The object in words.
     pub(crate) object: String,
     pub(crate) details: Vec<String>,
+}
+
+/// Changes of a request that are logged one by one.
+const LOGGED: usize = 20;
+
+/// Logs the changes that somebody made.
+pub(crate) fn log(by: Author, changes: &[ObjectChange]) {
+    let Author { peer: Peer { uid, pid }, request } = by;
+    for ObjectChange { what, object, .. } in changes.iter().take(LOGGED) {
+        tracing::info!(uid, pid, request, "{what} {object}");
+    }
+    if let Some(more) = changes.len().checked_sub(LOGGED).filter(|more| *more > 0) {
+        tracing::info!(uid, pid, request, "and {more} more changes");
+    }
 }
 
 /// Describes changes for people. It leaves out objects that only changed their place among others.

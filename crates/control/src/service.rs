@@ -20,7 +20,7 @@ use crate::answers::{Answers, Held};
 use crate::clients::{Connection, Peer};
 use crate::core::{Core, Done, Operation, Transaction, View};
 use crate::history::Author;
-use crate::object_change::ObjectChange;
+use crate::object_change::{ObjectChange, log};
 use crate::server::{Missing, Sandbox};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
@@ -92,6 +92,22 @@ impl Service {
         joined.unwrap_or_else(|e| Err(Status::internal(e.to_string())))
     }
 
+    /// Makes a transaction, together with others that wait. It is logged even if the client has hung up meanwhile.
+    async fn transacted(
+        &self,
+        by: Author,
+        read: impl FnOnce(&Core) -> Result<(Transaction, Vec<v1::Warning>), Status> + Send + 'static,
+    ) -> Reply<v1::Changes> {
+        let core = self.core.clone();
+        let ask = move |_: &Core| {
+            let (asked, warnings) = read(&core)?;
+            Ok((Core::ask(&core, by, asked)?, warnings))
+        };
+        let (answer, warnings) = self.blocking(ask).await?;
+        let done = answer.await.map_err(|e| Status::internal(e.to_string()))??;
+        Ok(Response::new(changed(&self.view(), done, warnings)))
+    }
+
     /// Makes a change. It is logged even if the client has hung up meanwhile.
     async fn change(
         &self,
@@ -99,6 +115,7 @@ impl Service {
         work: impl FnOnce(&Core) -> Result<(Done, Vec<v1::Warning>), Status> + Send + 'static,
     ) -> Reply<v1::Changes> {
         let changes = self.blocking(move |core| {
+            let _admitted = core.admit()?;
             let (done, warnings) = work(core)?;
             log(by, &done.changes);
             Ok(changed(&core.view(), done, warnings))
@@ -119,9 +136,6 @@ fn held<T>((reply, held): (T, Arc<Held>)) -> Response<T> {
     response
 }
 
-/// Changes of a request that are logged one by one.
-const LOGGED: usize = 20;
-
 fn peer<T>(request: &Request<T>) -> Peer {
     request.extensions().get::<Connection>().map_or_else(Peer::default, |connection| connection.peer)
 }
@@ -131,20 +145,10 @@ fn author<T>(request: &Request<T>, what: &'static str) -> Author {
     Author { peer: peer(request), request: what }
 }
 
-fn log(by: Author, changes: &[ObjectChange]) {
-    let Author { peer: Peer { uid, pid }, request } = by;
-    for ObjectChange { what, object, .. } in changes.iter().take(LOGGED) {
-        tracing::info!(uid, pid, request, "{what} {object}");
-    }
-    if let Some(more) = changes.len().checked_sub(LOGGED).filter(|more| *more > 0) {
-        tracing::info!(uid, pid, request, "and {more} more changes");
-    }
-}
-
 /// Reports what was done, with warnings.
 fn changed(view: &View, done: Done, mut warnings: Vec<v1::Warning>) -> v1::Changes {
     warnings.extend(state::stalled(&view.executor.status().stalled));
-    changes(view, done, warnings)
+    changes(done, warnings)
 }
 
 fn change(c: ObjectChange) -> v1::Change {
@@ -155,7 +159,7 @@ fn change(c: ObjectChange) -> v1::Change {
 /// changes were made.
 const LISTED: usize = 2 << 20;
 
-fn changes(view: &View, Done { changes, notes }: Done, warnings: Vec<v1::Warning>) -> v1::Changes {
+fn changes(Done { changes, notes, revision }: Done, warnings: Vec<v1::Warning>) -> v1::Changes {
     let (all, mut bytes) = (changes.len(), 0);
     let fits = |change: &v1::Change| {
         // With tag and length.
@@ -168,7 +172,7 @@ fn changes(view: &View, Done { changes, notes }: Done, warnings: Vec<v1::Warning
         .filter(|more| *more > 0)
         .map(|more| (String::from("answer"), format!("{more} more changes are not listed here")));
     let notes = notes.into_iter().chain(more).map(|(object, message)| v1::Warning { object, message });
-    v1::Changes { changes, warnings: notes.chain(warnings).collect(), revision: view.revision }
+    v1::Changes { changes, warnings: notes.chain(warnings).collect(), revision }
 }
 
 #[tonic::async_trait]
@@ -180,7 +184,7 @@ impl Viaduct for Service {
         if dry_run {
             let tried = self.blocking(move |core| {
                 let done = core.apply(by, &toml, true, None)?;
-                Ok(changes(&core.view(), done, Vec::new()))
+                Ok(changes(done, Vec::new()))
             });
             return tried.await.map(Response::new);
         }
@@ -194,17 +198,16 @@ impl Viaduct for Service {
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "add");
         let objects = request.into_inner().objects;
-        let work = move |core: &Core| {
+        let work = move |_: &Core| {
             let objects = objects.iter().enumerate();
             let objects: Result<Vec<_>, _> =
                 objects.map(|(at, object)| convert::object(object).map_err(invalid_at(at))).collect();
             let objects = objects?;
             let warnings = state::warnings(objects.iter());
             let operations = objects.into_iter().map(Operation::Create).collect();
-            let asked = Transaction { operations, ..Transaction::default() };
-            Ok((core.transact(by, asked)?, warnings))
+            Ok((Transaction { operations, ..Transaction::default() }, warnings))
         };
-        self.change(by, work).await
+        self.transacted(by, work).await
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
@@ -218,10 +221,9 @@ impl Viaduct for Service {
                 Ok(Operation::Delete { key, allow_missing: false })
             };
             let operations: Result<_, Status> = keys.into_iter().enumerate().map(delete).collect();
-            let asked = Transaction { operations: operations?, ..Transaction::default() };
-            Ok((core.transact(by, asked)?, Vec::new()))
+            Ok((Transaction { operations: operations?, ..Transaction::default() }, Vec::new()))
         };
-        self.change(by, work).await
+        self.transacted(by, work).await
     }
 
     async fn transact(&self, request: Request<v1::TransactRequest>) -> Reply<v1::Changes> {
@@ -234,9 +236,9 @@ impl Viaduct for Service {
                 Operation::Patch { .. } | Operation::Delete { .. } => None,
             });
             let warnings = state::warnings(created);
-            Ok((core.transact(by, asked)?, warnings))
+            Ok((asked, warnings))
         };
-        self.change(by, work).await
+        self.transacted(by, work).await
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {

@@ -37,11 +37,11 @@ pub(crate) enum Durability {
     DiskOrLater,
 }
 
-/// A change that is to be stored.
+/// Changes that are to be stored, all or none.
 pub(crate) struct Update<'a> {
-    /// `None`: no object changes.
-    pub(crate) revision: Option<&'a Arc<Revision>>,
-    /// The objects after it.
+    /// In their order. If there is none, no object changes.
+    pub(crate) revisions: &'a [Arc<Revision>],
+    /// The objects after them.
     pub(crate) objects: &'a Objects,
     /// The digest of the daemon's file, if its objects were taken.
     pub(crate) taken: Option<&'a str>,
@@ -233,31 +233,30 @@ impl Store {
         self.lock().numbers.iter().map(|(key, number)| (key.clone(), *number)).collect()
     }
 
-    /// Stores a change.
+    /// Stores changes.
     ///
     /// # Errors
     /// [`StoreError::Write`]; the earlier contents are still stored.
     pub(crate) fn write(&self, update: &Update<'_>) -> Result<(), StoreError> {
         let state = &mut *self.lock();
         let before = (state.objects.clone(), state.taken.clone(), state.kept.clone());
-        let changed = update.revision.iter().flat_map(|revision| revision.changed());
-        let entries = changed.map(|changed| {
-            state.kept.remove(&changed.key.to_string());
-            entry(changed.key, changed.new, (update.number)(changed.key))
-        });
-        let record = Record {
-            changed: entries.collect(),
-            taken: update.taken.map(str::to_owned),
-            revision: update.revision.map(|revision| revision.number),
-            made: update.revision.map(|revision| made(revision)),
-            ..Record::default()
-        };
+        let mut records: Vec<_> =
+            update.revisions.iter().map(|revision| record(revision, update.number)).collect();
+        if records.is_empty() && update.taken.is_some() {
+            records.push(Record::default());
+        }
+        if let Some(last) = records.last_mut() {
+            last.taken = update.taken.map(str::to_owned);
+        }
+        for entry in records.iter().flat_map(|record| &record.changed) {
+            state.kept.remove(&entry.key);
+        }
         state.objects = update.objects.clone();
         state.taken = update.taken.map(str::to_owned).or(before.1.clone());
         let written =
-            if record.is_empty() { state.sync() } else { state.append_or_snapshot(&record, Some(update)) };
+            if records.is_empty() { state.sync() } else { state.append_or_snapshot(&records, Some(update)) };
         // A removal may have found room where others would not.
-        if written.is_err() || !record.only_removes() {
+        if written.is_err() || !only_remove(&records) {
             state.note(&self.dir, &written);
         }
         let result = match written {
@@ -273,7 +272,8 @@ impl Store {
         };
         if result.is_ok() {
             state.number(update);
-            update.revision.into_iter().for_each(|revision| locked(&self.history).push(revision.clone()));
+            let mut history = locked(&self.history);
+            update.revisions.iter().for_each(|revision| history.push(revision.clone()));
         }
         self.tell(state);
         result
@@ -302,7 +302,7 @@ impl Store {
         let state = &mut *self.lock();
         let fails = state.failed.is_some() && state.log.is_ok();
         if fails {
-            let written = state.append_or_snapshot(&Record::default(), None);
+            let written = state.append_or_snapshot(&[Record::default()], None);
             state.note(&self.dir, &written);
             self.tell(state);
         }
@@ -362,9 +362,9 @@ impl State {
         *locked(&self.history) = past.history(&known);
     }
 
-    /// Takes over the numbers of a change.
+    /// Takes over the numbers of changes.
     fn number(&mut self, update: &Update<'_>) {
-        for changed in update.revision.iter().flat_map(|revision| revision.changed()) {
+        for changed in update.revisions.iter().flat_map(|revision| revision.changed()) {
             match (update.number)(changed.key).filter(|_| changed.new.is_some()) {
                 Some(number) => drop(self.numbers.insert(changed.key.clone(), number)),
                 None => drop(self.numbers.remove(changed.key)),
@@ -372,24 +372,24 @@ impl State {
         }
     }
 
-    /// Stores a change that was already made in memory.
-    fn append_or_snapshot(&mut self, record: &Record, update: Option<&Update<'_>>) -> Result<(), String> {
+    /// Stores changes that were already made in memory.
+    fn append_or_snapshot(&mut self, records: &[Record], update: Option<&Update<'_>>) -> Result<(), String> {
         let log = self.log.as_ref().map_err(String::clone)?;
         if log.needs_snapshot() {
             return self.write_snapshot(update);
         }
-        // This snapshot is only worthwhile, not needed, so it may fail: the record can still be appended.
+        // This snapshot is only worthwhile, not needed, so it may fail: the records can still be appended.
         if log.is_long() && self.write_snapshot(update).is_ok() {
             return Ok(());
         }
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
-        let room = match record {
-            record if record.only_removes() => Room::Spare,
-            record if record.is_empty() => Room::Lacking,
+        let room = match records {
+            records if only_remove(records) => Room::Spare,
+            records if records.iter().all(Record::is_empty) => Room::Lacking,
             _ => Room::More,
         };
         let waits = update.is_none_or(|update| update.durability != Durability::Kernel);
-        log.append(&record.text(), waits, room).map_err(|e| e.to_string())
+        log.append(records.iter().map(Record::text), waits, room).map_err(|e| e.to_string())
     }
 
     /// Makes the next write store everything.
@@ -409,8 +409,8 @@ impl State {
     /// the last one first. So damage to one of these costs the way back beyond it, and no object.
     fn write_snapshot(&mut self, update: Option<&Update<'_>>) -> Result<(), String> {
         let mut history = locked(&self.history).clone();
-        let coming = update.and_then(|update| update.revision);
-        coming.into_iter().for_each(|revision| history.push(revision.clone()));
+        let coming = update.map(|update| update.revisions).unwrap_or_default();
+        coming.iter().for_each(|revision| history.push(revision.clone()));
         let number = |key: &Key| {
             let coming = update.and_then(|update| (update.number)(key));
             coming.or_else(|| self.numbers.get(key).copied())
@@ -536,6 +536,17 @@ fn copy_files(dir: &Path) -> std::io::Result<()> {
 
 fn locked(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the record of a change; `number` returns the number by which people name an object.
+fn record(revision: &Revision, number: &dyn Fn(&Key) -> Option<u32>) -> Record {
+    let changed = revision.changed().map(|changed| entry(changed.key, changed.new, number(changed.key)));
+    let (changed, revision, made) = (changed.collect(), Some(revision.number), Some(made(revision)));
+    Record { changed, revision, made, ..Record::default() }
+}
+
+fn only_remove(records: &[Record]) -> bool {
+    !records.is_empty() && records.iter().all(Record::only_removes)
 }
 
 fn made(revision: &Revision) -> Made {

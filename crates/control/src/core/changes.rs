@@ -2,17 +2,18 @@
 //! with nothing else.
 
 use super::ahead::{self, Ahead};
+use super::joined::Joined;
 use super::open_ports::{OnFailure, needed, unplugged};
 use super::transact::may_wait;
 use super::with_file::WithFile;
 use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
-use crate::compile::{self, Desired, recompile};
+use crate::compile;
 use crate::history::Author;
 use crate::leases;
 use crate::object_change::describe;
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, PortSpec};
-use crate::store::{Durability, Update};
+use crate::store::Durability;
 use config::{Host, Index, Item, Key, Kind, Lease, Object, Route, Rule, RuleAction};
 use ipnet::IpNet;
 use model::Vrf;
@@ -57,7 +58,7 @@ impl Draft<'_> {
 }
 
 /// The result of an attempt.
-enum Attempt<'a> {
+pub(super) enum Attempt<'a> {
     Done(Done),
     /// Something is to be done before, without the lock on the state.
     Later(ahead::Next<'a>),
@@ -117,7 +118,8 @@ impl Core {
     pub(super) fn tried(&self, state: &State, draft: &Draft<'_>) -> Result<Done, Error> {
         let changed = state.objects.changes_to(&draft.objects);
         let next = Next::after(state, draft, &changed)?;
-        Ok(Done { changes: describe(&changed), notes: self.remade(state, &next) })
+        let (changes, notes) = (describe(&changed), self.remade(state, &next));
+        Ok(Done { changes, notes, revision: state.revision })
     }
 
     /// Lists the ports that a change would close and open again.
@@ -170,7 +172,7 @@ impl Core {
     }
 
     /// Makes a change, unless ports are to be opened ahead of it.
-    fn attempt<'a>(
+    pub(super) fn attempt<'a>(
         &'a self,
         state: &mut State,
         draft: &Draft<'_>,
@@ -181,11 +183,9 @@ impl Core {
         let changed = before.changes_to(&draft.objects);
         // A file that is applied waits for the disk, even if nothing changes.
         if how.durability == Durability::Kernel {
-            if changed.is_empty() {
-                return Ok(Attempt::Done(Done::default()));
-            }
-            if state.is_plain(&changed) {
-                return self.change_plainly(state, &draft.objects, &changed, how.by).map(Attempt::Done);
+            let mut joined = Joined::on(state);
+            if let Some(done) = joined.add(state, &draft.objects, how.by)? {
+                return self.make_together(state, joined).map(|()| Attempt::Done(done));
             }
         }
         let next = Next::after(state, draft, &changed)?;
@@ -202,47 +202,6 @@ impl Core {
             Some(next) => Ok(Attempt::Later(next)),
             None => self.switch(state, next, Switching { opened: ahead.take(), ..how }).map(Attempt::Done),
         }
-    }
-
-    /// Puts changed routes and rules in force, on which nothing else depends. The cost depends on their number alone.
-    fn change_plainly(
-        &self,
-        state: &mut State,
-        next: &Objects,
-        changed: &[Changed<'_>],
-        by: Author,
-    ) -> Result<Done, Error> {
-        let added = changed.iter().filter_map(|changed| Some(&changed.new?.object));
-        none_of(config::check_routes_and_rules(&state.index, added))?;
-        let mut ids = state.ids.clone();
-        let changes = compiled_changes(&state.index, changed);
-        let desired: Desired = recompile(&state.desired, &state.index, &changes, &mut ids);
-        #[cfg(test)]
-        super::tests::is_as_compiled_whole(
-            &desired,
-            (&state.host, &state.index),
-            next,
-            &super::Links {
-                away: state.away.clone(),
-                wires: state.slots.iter().map(|(name, slot)| (name.clone(), slot.link())).collect(),
-            },
-            &ids,
-        );
-        let revision = self.history().next(by, state.objects.differences_to(next));
-        let update = Update {
-            revision: revision.as_ref(),
-            objects: next,
-            taken: None,
-            number: &|key| ids.number(key),
-            durability: Durability::Kernel,
-        };
-        self.commit((&state.desired, &desired), &update)?;
-        state.targets.follow(changed);
-        let changes = describe(changed);
-        state.revision = self.announce();
-        (state.objects, state.ids, state.desired) = (next.clone(), ids, desired);
-        self.publish(self.view().after(state));
-        Ok(Done { changes, notes: Vec::new() })
     }
 }
 
@@ -361,7 +320,7 @@ impl State {
     /// Is true if only routes and rules change, no other object depends on them, and they bring no interfaces. A route
     /// to a guest on standby gives way while the guest is here, so it depends on the guest. Names of rules are checked
     /// against each other.
-    fn is_plain(&self, changed: &[Changed<'_>]) -> bool {
+    pub(super) fn is_plain(&self, changed: &[Changed<'_>]) -> bool {
         let is_plain = |rule: &Rule| rule.name.is_none() && !matches!(rule.action, RuleAction::Mirror(_));
         let is_free = |changed: &Changed<'_>| match changed.key.kind {
             Kind::Route => !self.standby && !route(changed.old).is_some_and(|gone| self.is_needed(gone)),

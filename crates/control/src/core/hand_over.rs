@@ -170,18 +170,22 @@ impl Core {
         self.is_leaving.load(Ordering::SeqCst)
     }
 
-    /// Locks the state for a change.
+    /// Locks the state for a change. Who comes first has it first.
     ///
     /// # Errors
     /// [`Error::Conflict`] if a new daemon is taking over.
     pub(super) fn lock_to_change(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let turn = self.turn.blocking_lock();
         let state = self.lock();
+        drop(turn);
         match self.is_leaving() {
             false => Ok(state),
-            true => Err(Error::Conflict(
-                "another daemon is taking over from this one, which changes nothing any more; try again"
-                    .to_owned(),
-            )),
+            true => Err(taken_over()),
         }
     }
+}
+
+pub(super) fn taken_over() -> Error {
+    let text = "another daemon is taking over from this one, which changes nothing any more; try again";
+    Error::Conflict(text.to_owned())
 }

@@ -4,6 +4,7 @@ pub(crate) mod fake;
 mod files;
 mod left;
 mod plugged;
+mod queue;
 mod routes;
 mod transact;
 
@@ -95,6 +96,16 @@ const TESTER: fn() -> Author = || Author::daemon("test");
 impl Core {
     fn take_file(&self, text: &str, dry_run: bool) -> Result<Done, Error> {
         self.apply(TESTER(), text, dry_run, None)
+    }
+
+    /// Makes a change as those of clients are made.
+    fn transact(&self, by: Author, asked: Transaction) -> Result<Done, Error> {
+        if !asked.can_be_joined() {
+            return self.transact_alone(by, asked);
+        }
+        let (answer, is_first) = self.queue.push(by, asked)?;
+        while is_first && self.serve_next() {}
+        answer.blocking_recv().unwrap()
     }
 
     fn operate(&self, operations: Vec<Operation>) -> Result<Done, Error> {

@@ -35,7 +35,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    fn key(&self) -> Key {
+    pub(super) fn key(&self) -> Key {
         match self {
             Self::Create(object) | Self::Put(object) => object.key(),
             Self::Patch { key, .. } | Self::Delete { key, .. } => key.clone(),
@@ -54,9 +54,46 @@ pub(crate) struct Transaction {
     pub(crate) confirm: Option<Duration>,
 }
 
+/// The result of a transaction's operations.
+pub(super) enum Drafted {
+    /// The answer that the same request had before.
+    Known(Done),
+    New(Objects),
+}
+
 impl Transaction {
+    /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port.
+    pub(super) fn can_be_joined(&self) -> bool {
+        let is_light = |operation: &Operation| matches!(operation.key().kind, Kind::Route | Kind::Rule);
+        !self.dry_run && self.confirm.is_none() && self.operations.iter().all(is_light)
+    }
+
+    /// Carries out the operations on objects at a revision.
+    pub(super) fn drafted(
+        &self,
+        by: Author,
+        state: &State,
+        objects: &Objects,
+        present: u64,
+    ) -> Result<Drafted, Error> {
+        if self.request_id.len() > LONGEST_ID {
+            return Err(Error::Conflict(format!("a request's id has {LONGEST_ID} bytes at most")));
+        }
+        if let Some(done) = state.answers.get(by, &self.request_id) {
+            return Ok(Drafted::Known(done));
+        }
+        if let Some(expected) = self.expected.filter(|expected| *expected != present) {
+            return Err(Error::Revision { expected, present });
+        }
+        let mut next = objects.clone();
+        for (index, operation) in self.operations.iter().enumerate() {
+            operate(&mut next, operation, self.take_over, state).map_err(at(index))?;
+        }
+        Ok(Drafted::New(next))
+    }
+
     /// Says which operation brought the object that is wrong, if one did.
-    fn blamed(&self, e: Error) -> Error {
+    pub(super) fn blamed(&self, e: Error) -> Error {
         let Error::Invalid(problems) = &e else { return e };
         let wrong: HashSet<&str> = problems.iter().map(|problem| problem.at.as_str()).collect();
         let is_wrong = |operation: &Operation| wrong.contains(operation.key().to_string().as_str());
@@ -85,43 +122,36 @@ pub(crate) struct Unconfirmed {
 pub(super) struct Answers(VecDeque<(Option<u32>, String, Done)>);
 
 impl Answers {
+    /// Returns the answer to a request. One without identifier has none.
     fn get(&self, by: Author, id: &str) -> Option<Done> {
         let same = |(uid, known, _): &&(Option<u32>, String, Done)| *uid == by.peer.uid && known == id;
         self.0.iter().find(same).map(|(_, _, done)| done.clone())
     }
 
-    fn keep(&mut self, by: Author, id: String, done: &Done) {
+    /// Keeps the answer to a request that has an identifier.
+    pub(super) fn keep(&mut self, by: Author, id: &str, done: &Done) {
+        if id.is_empty() || self.get(by, id).is_some() {
+            return;
+        }
         if self.0.len() == ANSWERS {
             self.0.pop_front();
         }
-        let (changes, notes) = (done.changes.iter().take(LISTED).cloned().collect(), done.notes.clone());
-        self.0.push_back((by.peer.uid, id, Done { changes, notes }));
+        let changes = done.changes.iter().take(LISTED).cloned().collect();
+        self.0.push_back((by.peer.uid, id.to_owned(), Done { changes, ..done.clone() }));
     }
 }
 
 impl Core {
-    /// Changes objects, as the API's.
+    /// Changes objects, as the API's, without others that wait.
     ///
     /// # Errors
     /// As for any change; [`Error::Revision`].
-    pub(crate) fn transact(&self, by: Author, asked: Transaction) -> Result<Done, Error> {
-        let id = &asked.request_id;
-        if id.len() > LONGEST_ID {
-            return Err(Error::Conflict(format!("a request's id has {LONGEST_ID} bytes at most")));
-        }
-        let id = Some(id).filter(|id| !id.is_empty());
+    pub(crate) fn transact_alone(&self, by: Author, asked: Transaction) -> Result<Done, Error> {
         let draft = |state: &State| {
-            if let Some(done) = id.and_then(|id| state.answers.get(by, id)) {
-                return Ok(Step::Answer(done));
-            }
-            let present = self.history().number();
-            if let Some(expected) = asked.expected.filter(|expected| *expected != present) {
-                return Err(Error::Revision { expected, present });
-            }
-            let mut next = state.objects.clone();
-            for (index, operation) in asked.operations.iter().enumerate() {
-                operate(&mut next, operation, asked.take_over, state).map_err(at(index))?;
-            }
+            let next = match asked.drafted(by, state, &state.objects, state.revision)? {
+                Drafted::Known(done) => return Ok(Step::Answer(done)),
+                Drafted::New(next) => next,
+            };
             let draft = Draft::of(state, next)?;
             if asked.dry_run {
                 return self.tried(state, &draft).map(Step::Answer);
@@ -134,9 +164,7 @@ impl Core {
             || Switching::by(by),
             |state, before, done| {
                 self.wait(state, asked.confirm, before);
-                if let Some(id) = id {
-                    state.answers.keep(by, id.clone(), done);
-                }
+                state.answers.keep(by, &asked.request_id, done);
             },
         );
         done.map_err(|e| asked.blamed(e))

@@ -39,6 +39,7 @@ impl From<Error> for Status {
                 about.insert("interface".to_owned(), name.clone());
                 (Code::FailedPrecondition, "PORT")
             }
+            Error::Busy(_) => (Code::ResourceExhausted, "QUEUE"),
             Error::Executor(_) => (Code::FailedPrecondition, "EXECUTOR"),
             Error::Routes(_) => (Code::ResourceExhausted, "ROUTES"),
             Error::Store(_) => (Code::Internal, "STORE"),

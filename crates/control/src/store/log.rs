@@ -21,7 +21,7 @@ const LONG: u64 = 64 << 20;
 const SPARE: u64 = 16 << 10;
 const AHEAD: u64 = 1 << 20;
 
-/// The room that a record may take.
+/// The room that records may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// The disk's space beside the spare room.
@@ -139,7 +139,7 @@ pub(super) struct Log {
     len: u64,
     /// Length of its snapshot, bytes.
     snapshot: u64,
-    /// End of the space that the file has on the disk, as far as we know, and length of a record for which there was
+    /// End of the space that the file has on the disk, as far as we know, and length of records for which there was
     /// none.
     reserved: u64,
     lacking: u64,
@@ -219,18 +219,23 @@ impl Log {
         self.len > LONG && self.len / 2 > self.snapshot
     }
 
-    /// Appends a record; with `sync`, waits for the disk.
+    /// Appends records by one write; with `sync`, waits for the disk.
     ///
     /// # Errors
-    /// The record is not stored.
-    pub(super) fn append(&mut self, record: &str, sync: bool, room: Room) -> io::Result<()> {
+    /// No record is stored.
+    pub(super) fn append(
+        &mut self,
+        records: impl Iterator<Item = String>,
+        sync: bool,
+        room: Room,
+    ) -> io::Result<()> {
         if self.is_suspect {
             return Err(io::Error::other("a new snapshot has to be written first"));
         }
         self.tidy()?;
-        let mut line = Vec::new();
-        put(&mut line, record);
-        let need = line.len() as u64;
+        let mut lines = Vec::new();
+        records.for_each(|record| put(&mut lines, &record));
+        let need = lines.len() as u64;
         match room {
             Room::More => {
                 let reserved = self.reserve(self.len + need);
@@ -243,7 +248,7 @@ impl Log {
             Room::Spare => {}
         }
         let file = &mut self.files[self.current];
-        let written = file.write_at(&line, self.len);
+        let written = file.write_at(&lines, self.len);
         let synced = written.and_then(|()| if sync { file.sync() } else { Ok(()) });
         if let Err(e) = synced {
             // After a failed sync the kernel takes pages for written that the disk does not have (fsync(2)).
@@ -252,7 +257,7 @@ impl Log {
             let _ = self.tidy();
             return Err(e);
         }
-        self.len += line.len() as u64;
+        self.len += need;
         Ok(())
     }
 

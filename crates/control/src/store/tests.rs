@@ -25,8 +25,8 @@ impl Store {
     fn update(&self, new: &Objects, taken: Option<&str>, durability: Durability) -> Result<(), StoreError> {
         let differences = self.lock().objects.differences_to(new);
         let revision = locked(&self.history).next(Author::daemon("test"), differences);
-        let (revision, number) = (revision.as_ref(), &|_: &Key| None);
-        self.write(&Update { revision, objects: new, taken, number, durability })
+        let (revisions, number) = (revision.as_slice(), &|_: &Key| None);
+        self.write(&Update { revisions, objects: new, taken, number, durability })
     }
 
     fn save(&self, new: &Objects, durability: Durability) {

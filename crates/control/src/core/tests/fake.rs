@@ -7,6 +7,7 @@ use executor::{
     FlowUse, LearnedMac, NeighbourInfo, Past, RECORD, VifCounters, WorkerCounters,
 };
 use hca::{ClientDescription, QpDescription};
+use ipnet::IpNet;
 use mem::{Opened, Port, PortStatus};
 use model::{
     ApplyError, Change, Decision, Effects, Explanation, Learn, NeighbourFound, NexthopId, PacketView, RuleId,
@@ -30,6 +31,7 @@ pub struct FakeExecutor {
     tables: Mutex<Tables>,
     refuse: AtomicBool,
     applied: AtomicUsize,
+    forbidden: Mutex<Option<IpNet>>,
     counted: AtomicUsize,
     stalled: Vec<usize>,
     entered: Mutex<Vec<FlowInfo>>,
@@ -47,6 +49,11 @@ impl FakeExecutor {
 
     pub fn refuse(&self, refuse: bool) {
         self.refuse.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Refuses routes of this prefix.
+    pub fn forbid(&self, prefix: IpNet) {
+        *self.forbidden.lock().unwrap() = Some(prefix);
     }
 
     /// Sets every counter of every interface.
@@ -73,7 +80,10 @@ impl Executor for FakeExecutor {
     }
 
     fn apply(&self, changes: &[Change]) -> Result<(), ApplyError> {
-        if self.refuse.load(Ordering::Relaxed) {
+        let forbidden = *self.forbidden.lock().unwrap();
+        let is_forbidden =
+            |change: &Change| matches!(change, Change::PutRoute { prefix, .. } if Some(*prefix) == forbidden);
+        if self.refuse.load(Ordering::Relaxed) || changes.iter().any(is_forbidden) {
             return Err(ApplyError::Limit { what: "interfaces", limit: 1 });
         }
         self.applied.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-const WORLD: &str = r#"
+pub(super) const WORLD: &str = r#"
 [host]
 name = "a"
 [[wire]]
@@ -49,13 +49,13 @@ outside = "10.20.0.9"
 outside_network = "red"
 "#;
 
-const PREFIXES: [&str; 7] =
+pub(super) const PREFIXES: [&str; 7] =
     ["0.0.0.0/0", "10.1.1.0/24", "10.1.0.0/16", "10.20.0.0/16", "10.1.1.2/32", "fd00::/64", "fd01::/48"];
 
 /// MAC addresses that objects may have: vm1's, that of a `[[mac]]`, and none's.
 const MACS: [Mac; 3] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]), Mac([2, 0, 0, 0, 0, 10])];
 
-const TARGETS: [&str; 11] = [
+pub(super) const TARGETS: [&str; 11] = [
     "{ guest = \"vm2\" }",
     "{ nexthop = \"leaf\" }",
     "{ network = \"green\" }",
@@ -71,7 +71,7 @@ const TARGETS: [&str; 11] = [
 ];
 
 /// Objects that are no routes, and on which routes may depend.
-const OTHERS: [&str; 18] = [
+pub(super) const OTHERS: [&str; 18] = [
     "[[guest]]\nname = \"vm2\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"t2\"\nmac = \"02:00:00:00:00:02\"\n\
      addresses = [\"10.1.1.2\"]\nlabel = 102\n",
     "[[guest]]\nname = \"vm3\"\nnetwork = \"red\"\nkind = \"tap\"\ndevice = \"t3\"\nmac = \"02:00:00:00:00:03\"\n\
@@ -140,7 +140,7 @@ fn object(pick: Pick) -> Object {
 
 impl Bench {
     /// Returns routes and nexthops in force, with nexthops' contents in place of numbers.
-    fn routing(&self) -> (Vec<String>, Vec<String>) {
+    pub(super) fn routing(&self) -> (Vec<String>, Vec<String>) {
         let (view, tables) = (self.core.view(), self.executor.tables());
         let routes =
             tables.routes().map(|(vrf, net, to)| format!("{vrf} {net} {}", content(&view, &tables, to)));
