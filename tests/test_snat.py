@@ -9,7 +9,7 @@ import pytest
 from lab import PATIENCE, Server, eventually
 from lab.netns import cable
 from lab.topology import SEATS, host_config, tap
-from lab.traffic import EchoServer, answers, connect, connect_in_vain, datagram, dropping
+from lab.traffic import EchoServer, answers, arrived, connect, connect_in_vain, datagram, dropping
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 SHARED, SHARED6 = "203.0.113.5", "2001:db8:113::5"
@@ -183,8 +183,14 @@ def test_ports_of_the_shared_address_lead_to_guests(shared):
     with EchoServer(a1, 80, socket.AF_INET6):
         host.apply(config)
         assert answers(connect(router, SHARED6, 8080))
-    host.apply(config.without("forward", outside=SHARED))
-    connect_in_vain(host, "snat_unknown", router, SHARED, 8080)
+    with EchoServer(a1, 80), connect(router, SHARED, 8080) as connection:
+        assert answers(connection)
+        host.apply(config.without("forward", outside=SHARED))
+        connect_in_vain(host, "snat_unknown", router, SHARED, 8080)
+        # A connection that is open ends with the port.
+        with dropping(host, "snat_unknown"):
+            connection.send(b"x")
+        assert arrived(connection) is None
 
 
 def test_a_new_address_is_announced(shared, lab):

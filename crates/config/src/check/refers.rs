@@ -372,6 +372,11 @@ impl<'a> Checker<'a, '_> {
                     "{addr} is of network \"{}\", and others of its family are of network \"{}\"; take those of one",
                     outside.name, first.name
                 ),
+                None if is_no_hosts(addr, outside) => {
+                    format!(
+                        "{addr} is the first or the last of its subnet, which no host can have; take another"
+                    )
+                }
                 None => return,
             },
             Err(found) if found.is_empty() => format!(
@@ -523,4 +528,14 @@ fn ipv6_gateway(network: &Network) -> Option<&IpNet> {
 /// Returns a suggestion, if a known name is similar.
 fn did_you_mean<'n>(name: &str, known: impl Iterator<Item = &'n String>) -> String {
     crate::did_you_mean(name, known.map(String::as_str))
+}
+
+/// Returns whether an address is that of a subnet of the network, or its broadcast address.
+fn is_no_hosts(addr: IpAddr, network: &Network) -> bool {
+    let is_end = |subnet: &&IpNet| addr == subnet.network() || addr.is_ipv4() && addr == subnet.broadcast();
+    network
+        .gateways
+        .iter()
+        .filter(|subnet| subnet.max_prefix_len() - subnet.prefix_len() > 1)
+        .any(|s| is_end(&s))
 }

@@ -88,13 +88,18 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let (protocol, (remote_port, port)) = self.ports(frame, ip)?;
         let remote = self.endpoint(frame, src, remote_port);
-        let known = self.bound_to(vrf, (outside, port), remote, protocol);
-        let known = known.filter(|connection| !opens_anew(connection, &frame.headers));
-        if let Some((guest, _)) = known.and_then(|connection| connection.bound_ends()) {
-            return Ok(Some(Inward { to: guest, forward: None }));
-        }
         let forwarded =
             self.tables.network(vrf).and_then(|network| network.sharing.forwarded(outside, protocol, port));
+        let known = self.bound_to(vrf, (outside, port), remote, protocol);
+        let known = known.filter(|connection| !opens_anew(connection, &frame.headers));
+        if let Some((connection, (guest, _))) = known.and_then(|known| Some((known, known.bound_ends()?))) {
+            // A connection by a forwarded port ends with it.
+            let is_by_port = connection.binding.is_some_and(|binding| binding.of_destination);
+            if is_by_port && forwarded != Some((guest.addr, guest.port)) {
+                return Err(DropReason::SnatUnknown.into());
+            }
+            return Ok(Some(Inward { to: guest, forward: None }));
+        }
         match forwarded {
             Some((addr, inside)) => {
                 let to = Endpoint { vrf, addr, port: inside };
@@ -187,11 +192,15 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let known = self.connection(&key, ports).and_then(|(connection, reply)| {
             let binding = connection.binding.filter(|binding| binding.of_destination == reply)?;
-            Some((inside.sharing.tagged(src.1, outside_vrf, binding.tag)?, binding.port))
+            let addr = inside.sharing.tagged(src.1, outside_vrf, binding.tag)?;
+            let is_there =
+                || inside.sharing.forwarded(addr, protocol, binding.port) == Some((src.1, ports.0));
+            Some((addr, binding.port, !reply || is_there()))
         });
         let is_new = known.is_none();
         let (addr, port) = match known {
-            Some(known) => known,
+            Some((addr, port, true)) => (addr, port),
+            Some((.., false)) => return Err(DropReason::SnatUnknown.into()),
             None => self.free_port(inside, outside_vrf, &key).ok_or(DropReason::SnatPorts)?,
         };
         let inside_port = inward.map(|inward| inward.to.port);
