@@ -241,14 +241,20 @@ def test_clients_of_a_distribution_take_what_they_are_told(host, lab, tmp_path):
         host.vm1.run(["dhclient", "-x", "-sf", "/bin/true", "-lf", leases, "-pf", tmp_path / "pid"], check=False)
 
 
-def test_linux_finds_the_router_and_gets_an_ipv6_address(host, tmp_path):
-    container = host.vm1
+def find_router(container):
+    """Has a container's kernel look for routers; returns what shows its addresses and routes."""
     keys = (("accept_ra", 2), ("router_solicitations", 3), ("autoconf", 1), ("disable_ipv6", 1), ("disable_ipv6", 0))
     for key, value in keys:
         container.namespace.sysctl(f"net.ipv6.conf.{container.device}.{key}", value)
     shown = lambda what: container.run(["ip", "-6", what, "show", "dev", container.device]).stdout
     default = "default via fe80::200:5eff:fe00:100 proto ra"
     eventually(lambda: default in shown("route"), default)
+    return shown
+
+
+def test_linux_finds_the_router_and_gets_an_ipv6_address(host, tmp_path):
+    container = host.vm1
+    shown = find_router(container)
     assert f"fd00:1::/64 dev {container.device}" in container.run(["ip", "-6", "route"]).stdout
     assert container.namespace.run(["cat", f"/proc/sys/net/ipv6/conf/{container.device}/mtu"]).stdout.strip() == "1450"
     assert "fd00:1::" not in shown("addr"), "an address that it may not use"

@@ -193,6 +193,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "graceful_restart = 4096",
         "graceful_restart: 4096 is out of range; use 0 to 4095",
     ),
+    (
+        "dhcp_relay = [\"192.0.2.67\"]",
+        "dhcp_relay = [\"192.0.2.67\"]\ndhcp = true",
+        "`dhcp_relay` and `dhcp = true` exclude each other",
+    ),
+    ("[\"192.0.2.67\"]", "[\"fe80::1\"]", "fe80::1 is on one link only"),
+    ("[\"192.0.2.67\"]", "[\"2001:db8::67\"]", "the server 2001:db8::67 needs an IPv6 address in `gateways`"),
     ("bfd = true", "bfd = \"fast\"", "bfd: expected true, false or \"multihop\", found"),
     (
         "rd = \"192.0.2.1:1\"",
@@ -424,6 +431,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "snat = [\"203.0.113.5\"]",
         "snat = [\"203.0.113.9\"]",
         "203.0.113.9 of network \"public\" is already taken",
+    ),
+    (
+        "snat = [\"203.0.113.5\"]",
+        "snat = [\"203.0.113.255\"]",
+        "203.0.113.255 is the first or the last of its subnet",
     ),
     ("snat = [\"203.0.113.5\"]", "snat = [\"203.0.113.5\", \"203.0.113.5\"]", "is there twice"),
     ("snat = [\"203.0.113.5\"]", "snat = [\"203.0.113.5\", \"host\"]", "`snat = \"host\"` stands alone"),

@@ -33,7 +33,7 @@ pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
 }
 
 fn is_served(network: &config::Network) -> bool {
-    network.dhcp || network.ra || network.dns || network.metadata
+    network.has_dhcp() || network.ra || network.dns || network.metadata
 }
 
 /// Returns the guest's interfaces, each with its network and addresses.
@@ -82,6 +82,7 @@ fn described(network: &config::Network) -> Network {
         gateways: network.gateways.clone(),
         domain: network.domain.clone(),
         dhcp: network.dhcp,
+        dhcp_relay: network.dhcp_relay.clone(),
         ra: network.ra,
         dns: network.dns,
         metadata: network.metadata,

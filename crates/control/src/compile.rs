@@ -509,7 +509,7 @@ impl<'a> Compiler<'a> {
             wire,
             routed_outside: network.routed_outside,
             services: Services {
-                dhcp: network.dhcp,
+                dhcp: network.has_dhcp(),
                 ra: network.ra,
                 dns: network.dns,
                 metadata: network.metadata,

@@ -173,6 +173,14 @@ impl Helper {
         Ok(one(self.descriptors(&Request::Resolver { server, number, by_tcp }, &[])?)?)
     }
 
+    /// Connects to a DHCP server; see [`Request::DhcpServer`].
+    ///
+    /// # Errors
+    /// As for [`crate::dhcp_server`]; or the file names no such server.
+    pub fn dhcp_server(&self, server: IpAddr) -> io::Result<OwnedFd> {
+        Ok(one(self.descriptors(&Request::DhcpServer { server }, &[])?)?)
+    }
+
     /// Opens the daemon's configuration file for reading.
     ///
     /// # Errors

@@ -3,11 +3,12 @@
 use sandbox::{Access, Calls, CapabilitySet, File, Keep, Report};
 use std::path::Path;
 
-/// Capabilities that requests need, in this order: for taps and programs; for packet and AF_XDP sockets; for
-/// programs; for frames of AF_XDP; for owners and for modes of files that no longer belong to us; for
+/// Capabilities that requests need, in this order: for taps and programs; for packet and AF_XDP sockets; for the ports
+/// of DHCP servers; for programs; for frames of AF_XDP; for owners and for modes of files that no longer belong to us; for
 /// directories that are closed to others.
 pub(crate) const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::CHOWN)

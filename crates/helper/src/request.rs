@@ -119,6 +119,9 @@ pub enum Request {
     /// Connect a socket for datagrams, or for a stream, to a resolver of names: to this one, if the configuration file
     /// names it, or else to the one of this number among those of the host. The answer has it.
     Resolver { server: Option<IpAddr>, number: u8, by_tcp: bool },
+    /// Bind a socket to the port of DHCP servers, and connect it to this one, if the configuration file names it. The
+    /// answer has it.
+    DhcpServer { server: IpAddr },
     /// Look up the ids of `user` or `user:group`. Answered by [`Reply::Owner`].
     Owner { names: String },
     /// Open the registers of a PCI device. The answer has the file.

@@ -3,9 +3,9 @@
 use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
+use crate::outside::{Named, Outside, Servers};
 use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
-use crate::resolvers::{Named, Resolvers};
 use crate::taps::{self, Heir, Taps, is_closed, move_in, wait};
 use crate::under_way::{UnderWay, Work};
 use crate::{bar, confine, users};
@@ -27,7 +27,7 @@ const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
 /// in these directories, and connections go to these peers; `config` is the daemon's configuration file, in which
-/// `named` finds resolvers. The daemon `takes_over` from one that runs, or it has the run-dir alone.
+/// `named` finds servers outside. The daemon `takes_over` from one that runs, or it has the run-dir alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
 pub fn serve(
@@ -46,8 +46,8 @@ pub fn serve(
     if is_closed(&socket) {
         return;
     }
-    let resolvers = Resolvers::new(named);
-    let mut server = Server { peers, resolvers, ..Server::new(directories, config, started_as) };
+    let outside = Outside::new(named);
+    let mut server = Server { peers, outside, ..Server::new(directories, config, started_as) };
     let heir = server.inherit(takes_over);
     let windows = server.directories.run_dir().join(crate::WINDOWS);
     let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
@@ -104,7 +104,7 @@ pub struct Server {
     directories: Directories,
     peers: Peers,
     config: PathBuf,
-    resolvers: Resolvers,
+    outside: Outside,
     /// The owner of sockets for which the daemon names none.
     started_as: Account,
     files: Files,
@@ -128,7 +128,7 @@ impl Server {
             directories,
             peers: Peers::default(),
             config,
-            resolvers: Resolvers::new(|_| Vec::new()),
+            outside: Outside::new(|_| Servers::default()),
             started_as,
             files: Files::default(),
             taps: Taps::default(),
@@ -256,7 +256,10 @@ impl Server {
                 return given(vec![self.peers.connect(*address, password.as_deref())?]);
             }
             Request::Resolver { server, number, by_tcp } => {
-                return given(vec![self.resolvers.connect(&self.config, *server, (*number, *by_tcp))?]);
+                return given(vec![self.outside.resolver(&self.config, *server, (*number, *by_tcp))?]);
+            }
+            Request::DhcpServer { server } => {
+                return given(vec![self.outside.dhcp_server(&self.config, *server)?]);
             }
             Request::Owner { names } => {
                 let (user, group) = sandbox::lookup(names).map_err(Refusal::new)?;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Key {
     /// The network's name.
     pub network: String,
-    /// `answered`, `noted` (nothing is to be answered), or why there is no answer.
+    /// `answered`, `noted` (nothing is to be answered), `relayed` (to a server outside), or why there is no answer.
     pub outcome: String,
 }
 
@@ -19,11 +19,22 @@ pub struct Counts(pub BTreeMap<Key, u64>);
 impl Counts {
     /// Counts a question that was answered, or needed no answer, or was refused.
     pub(crate) fn count(&mut self, network: &str, answered: Result<bool, &Refused>) {
-        let outcome = match answered {
-            Ok(true) => "answered".to_owned(),
-            Ok(false) => "noted".to_owned(),
-            Err(refused) => refused.to_string(),
-        };
+        self.add(
+            network,
+            match answered {
+                Ok(true) => "answered".to_owned(),
+                Ok(false) => "noted".to_owned(),
+                Err(refused) => refused.to_string(),
+            },
+        );
+    }
+
+    /// Counts a question that servers outside get.
+    pub(crate) fn relayed(&mut self, network: &str) {
+        self.add(network, "relayed".to_owned());
+    }
+
+    fn add(&mut self, network: &str, outcome: String) {
         *self.0.entry(Key { network: network.to_owned(), outcome }).or_default() += 1;
     }
 

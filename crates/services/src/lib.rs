@@ -17,6 +17,7 @@ mod frame;
 mod metadata;
 mod plan;
 mod refused;
+mod relay;
 mod router;
 mod tcp;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use counts::{Counts, Key};
 pub use dns::Inquiry;
 pub use plan::{Binding, DhcpOptions, Network, Plan, Route};
 pub use refused::Refused;
+pub use relay::Relayed;
 
 use frame::{Back, Datagram};
 use packet::{Headers, L4, Mac, proto};
@@ -52,6 +54,8 @@ struct State {
     /// The MACs of guests that had none, by the numbers of their interfaces.
     learnt: BTreeMap<u16, Mac>,
     cache: dns::Cache,
+    /// The guests that wait for DHCP servers outside.
+    waiting: relay::Waiting,
     /// The inquiries of guests, by the guests' names.
     inquirers: BTreeMap<String, Inquirer>,
 }
@@ -65,6 +69,8 @@ struct Inquirer {
     second: u64,
     asked: u16,
     heard: u16,
+    /// Messages of DHCP that were relayed in the second.
+    relayed: u16,
 }
 
 /// Most inquiries of a guest under way, and in a second.
@@ -72,6 +78,8 @@ const MOST_INQUIRIES: u16 = 32;
 const INQUIRIES_PER_SECOND: u16 = 100;
 /// Most questions of a guest by TCP in a second: as many as it may have packets, one of which can have many.
 const QUESTIONS_PER_SECOND: u16 = 500;
+/// Most messages of a guest in a second that are relayed to DHCP servers outside.
+const RELAYED_PER_SECOND: u16 = 10;
 
 /// The result of a question.
 #[derive(Debug)]
@@ -80,12 +88,14 @@ pub enum Answer {
     Frame(Vec<u8>),
     /// Somebody outside is to be asked; then [`Services::resolved`] has the frame.
     Inquiry(Box<Inquiry>),
+    /// DHCP servers outside are to get this; [`Services::returned`] takes what they answer.
+    Relayed(Box<Relayed>),
 }
 
 impl Inquirer {
     fn turn_to(&mut self, now: u64) {
         if self.second != now {
-            (self.second, self.asked, self.heard) = (now, 0, 0);
+            (self.second, self.asked, self.heard, self.relayed) = (now, 0, 0, 0);
         }
     }
 
@@ -93,6 +103,12 @@ impl Inquirer {
         self.turn_to(now);
         self.heard = self.heard.saturating_add(1);
         self.heard <= QUESTIONS_PER_SECOND
+    }
+
+    fn may_relay(&mut self, now: u64) -> bool {
+        self.turn_to(now);
+        self.relayed = self.relayed.saturating_add(1);
+        self.relayed <= RELAYED_PER_SECOND
     }
 
     fn may_ask(&mut self, now: u64) -> bool {
@@ -127,6 +143,7 @@ impl Services {
             state.cache.clear();
         }
         state.counts.keep(&plan);
+        state.waiting.keep(&plan);
         state.plan = Arc::new(plan);
         connections.follow(&state.plan);
     }
@@ -157,6 +174,10 @@ impl Services {
                     Inquired::Refused => Vec::new(),
                 };
             }
+            Ok(Outcome::Relay) => {
+                let relayed = self.relay((guest, binding), frame, now.as_secs());
+                return relayed.map(Answer::Relayed).into_iter().collect();
+            }
             Ok(Outcome::Answer(frame)) => Ok(Some(frame)),
             Ok(Outcome::Nothing) => Ok(None),
             Err(refused) => Err(refused),
@@ -167,6 +188,43 @@ impl Services {
         }
         state.counts.count(&binding.network.name, answer.as_ref().map(Option::is_some));
         answer.ok().flatten().map(Answer::Frame).into_iter().collect()
+    }
+
+    /// Returns a guest's message for DHCP servers outside, and has the guest wait for their answers.
+    fn relay(&self, (number, guest): (u16, &Binding), frame: &[u8], now: u64) -> Option<Box<Relayed>> {
+        let read = || {
+            let headers = Headers::ethernet(frame, 0, frame.len()).map_err(|_| Refused::Malformed)?;
+            relay::forward((number, guest), &Datagram::read(frame, &headers)?)
+        };
+        let read = read();
+        let mut state = self.lock();
+        let may = state.inquirers.entry(guest.guest.clone()).or_default().may_relay(now);
+        match read.and_then(|relayed| if may { Ok(relayed) } else { Err(Refused::TooMany) }) {
+            Ok(relayed) => {
+                state.waiting.note(&relayed, now);
+                state.counts.relayed(&guest.network.name);
+                Some(Box::new(relayed))
+            }
+            Err(refused) => {
+                state.counts.count(&guest.network.name, Err(&refused));
+                None
+            }
+        }
+    }
+
+    /// Takes a datagram of a DHCP server outside, and returns the frame for the guest that waits for it, with the
+    /// number of its interface.
+    pub fn returned(&self, server: IpAddr, datagram: &[u8], now: Duration) -> Option<(u16, Vec<u8>)> {
+        let mut state = self.lock();
+        let plan = state.plan.clone();
+        let returned = relay::back(&plan, &state.waiting, (server, datagram), now.as_secs())?;
+        state.counts.count(&returned.network, returned.frame.as_ref().map(|_| true));
+        Some((returned.number, returned.frame.ok()?))
+    }
+
+    /// Notes that a DHCP server outside can't be reached.
+    pub fn unreached(&self, relayed: &Relayed) {
+        self.lock().counts.count(&relayed.network, Err(&Refused::NoServer));
     }
 
     /// Takes a segment of a TCP connection.
@@ -380,6 +438,8 @@ enum Outcome {
     Nothing,
     Answer(Vec<u8>),
     Inquire(Inquiry),
+    /// It is for DHCP servers outside.
+    Relay,
     /// It is a segment of TCP to a service.
     Segment(Box<Headers>),
 }
@@ -398,6 +458,14 @@ fn answer(plan: &Plan, guest: &Binding, frame: &[u8]) -> Result<Outcome, Refused
         (L4::Icmp { kind: proto::ND_ROUTER_SOLICITATION, .. }, IpAddr::V6(src)) => {
             let to = (!src.is_unspecified()).then_some((eth.src, src));
             router::advertisement(plan, guest, to).map(Outcome::Answer)
+        }
+        (L4::Udp { dst: dhcp::SERVER | dhcpv6::SERVER, .. }, src)
+            if guest.network.relays(src.is_ipv4()).next().is_some() =>
+        {
+            Ok(Outcome::Relay)
+        }
+        (L4::Udp { dst: dhcp::SERVER | dhcpv6::SERVER, .. }, _) if !guest.network.dhcp => {
+            Err(Refused::NotOurs)
         }
         (L4::Udp { dst: dhcp::SERVER, .. }, IpAddr::V4(_)) => {
             dhcp::answer(plan, guest, &Datagram::read(frame, &headers)?).map(Outcome::from)

@@ -53,6 +53,8 @@ pub struct Network {
     pub ra: bool,
     /// Whether the gateway resolves names.
     pub dns: bool,
+    /// DHCP servers outside, to which the gateway relays; none with `dhcp`.
+    pub dhcp_relay: Vec<IpAddr>,
     /// If true, guests get their metadata by HTTP.
     pub metadata: bool,
     /// Servers that resolve names: guests ask them, or with `dns` the gateway does.
@@ -87,13 +89,26 @@ pub struct Route {
     pub via: Ipv4Addr,
 }
 
+impl Network {
+    /// Returns the gateways that are in IPv4 subnets.
+    pub(crate) fn gateways4(&self) -> impl Iterator<Item = Ipv4Net> {
+        let v4 = |net: &IpNet| if let IpNet::V4(net) = net { Some(*net) } else { None };
+        self.gateways.iter().filter_map(v4)
+    }
+
+    /// Returns the DHCP servers outside of a family.
+    pub(crate) fn relays(&self, is_v4: bool) -> impl Iterator<Item = IpAddr> {
+        self.dhcp_relay.iter().copied().filter(move |server| server.is_ipv4() == is_v4)
+    }
+}
+
 impl Binding {
     /// Returns the guest's IPv4 address that is in one of the network's subnets, with the gateway there.
     pub(crate) fn v4(&self) -> Option<(Ipv4Addr, Ipv4Net)> {
-        let v4 = |net: &IpNet| if let IpNet::V4(net) = net { Some(*net) } else { None };
-        let gateways = || self.network.gateways.iter().filter_map(v4);
         self.addresses.iter().find_map(|addr| match addr {
-            IpAddr::V4(addr) => Some((*addr, gateways().find(|gateway| gateway.contains(addr))?)),
+            IpAddr::V4(addr) => {
+                Some((*addr, self.network.gateways4().find(|gateway| gateway.contains(addr))?))
+            }
             IpAddr::V6(_) => None,
         })
     }

@@ -21,6 +21,9 @@ pub enum Refused {
     /// No resolver answered.
     #[error("no_resolver")]
     NoResolver,
+    /// A DHCP server outside can't be reached.
+    #[error("no_server")]
+    NoServer,
     /// The answer could not be sent.
     #[error("lost")]
     Lost,

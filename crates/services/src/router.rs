@@ -35,7 +35,8 @@ pub(crate) fn advertisement(
     if prefixes.is_empty() || !network.ra {
         return Err(Refused::NoAddress);
     }
-    let by_dhcp = network.dhcp && !is_free;
+    let is_relayed = network.relays(false).next().is_some();
+    let by_dhcp = network.dhcp && !is_free || is_relayed;
     let other = if network.dhcp { OTHER } else { 0 };
     let flags = if by_dhcp { MANAGED | OTHER } else { other };
     let mut body = vec![proto::ND_ROUTER_ADVERTISEMENT, 0, 0, 0, HOPS, flags];
@@ -47,7 +48,7 @@ pub(crate) fn advertisement(
     body.extend([5, 1, 0, 0]);
     body.extend(u32::from(guest.mtu).to_be_bytes());
     for prefix in prefixes {
-        let may_choose = is_free && prefix.prefix_len() == 64;
+        let may_choose = is_free && !is_relayed && prefix.prefix_len() == 64;
         body.extend([3, 4, prefix.prefix_len(), ON_LINK | if may_choose { AUTONOMOUS } else { 0 }]);
         body.extend(u32::from(LIFETIME).to_be_bytes().repeat(2));
         body.extend([0; 4]);

@@ -1,6 +1,7 @@
 //! Answers to well-behaved and hostile guests.
 
 mod dns;
+mod relay;
 mod tcp;
 
 use crate::frame::{Datagram, End, datagram, datagram6};
@@ -30,6 +31,7 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
             "fd00:1::ffff/64".parse().unwrap(),
         ],
         dhcp: true,
+        dhcp_relay: Vec::new(),
         ra: true,
         dns: false,
         metadata: false,
@@ -85,7 +87,7 @@ fn ask(services: &Services, message: &Message) -> Option<(Mac, IpAddr, Message)>
 fn answer(services: &Services, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
     match services.answer(guest, frame, Duration::ZERO).into_iter().next()? {
         Answer::Frame(frame) => Some(frame),
-        Answer::Inquiry(_) => None,
+        Answer::Inquiry(_) | Answer::Relayed(_) => None,
     }
 }
 

@@ -18,6 +18,7 @@ mod ovs_tables;
 mod ports;
 mod privileges;
 mod readers;
+mod relaying;
 mod replace;
 mod resolving;
 mod serving;
@@ -26,9 +27,8 @@ mod underlay;
 mod verbs;
 
 use clap::Parser;
-use helper::{Directories, Peers};
+use helper::{Directories, Peers, Servers};
 use log::{Format, Log};
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -138,21 +138,24 @@ fn reasons(error: &anyhow::Error) -> String {
     })
 }
 
-/// Returns the resolvers that the networks of a file name.
-fn resolvers(file: &str) -> Vec<IpAddr> {
+/// Returns the servers outside that the networks of a file name.
+fn servers(file: &str) -> Servers {
     let objects = config::read(file).map(|file| file.objects).unwrap_or_default();
-    let of = |item: &config::Item| match &item.object {
-        config::Object::Network(network) => network.resolvers.clone(),
-        _ => Vec::new(),
-    };
-    objects.iter().flat_map(of).collect()
+    let mut servers = Servers::default();
+    for item in &objects {
+        if let config::Object::Network(network) = &item.object {
+            servers.resolvers.extend(&network.resolvers);
+            servers.dhcp.extend(&network.dhcp_relay);
+        }
+    }
+    servers
 }
 
 /// Runs the helper of a daemon, which sends requests on standard input.
 fn help(places: (Directories, Peers), config: PathBuf, takes_over: bool) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, places, config, takes_over, resolvers);
+            helper::serve(socket, places, config, takes_over, servers);
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }

@@ -83,6 +83,17 @@ impl Privileges {
         }
     }
 
+    /// Connects to a DHCP server; see [`helper::Request::DhcpServer`].
+    ///
+    /// # Errors
+    /// As for [`helper::dhcp_server`]; or the file names no such server.
+    pub fn dhcp_server(&self, server: IpAddr) -> io::Result<OwnedFd> {
+        match &self.helper {
+            Some(helper) => helper.dhcp_server(server),
+            None => helper::dhcp_server(server),
+        }
+    }
+
     /// Returns the daemon's configuration file, which can be read again.
     pub fn config(&self, path: &Path) -> ConfigFile {
         let helper = self.helper.clone();

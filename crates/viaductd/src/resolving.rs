@@ -1,13 +1,12 @@
 //! Resolvers outside: a thread that asks them, on behalf of guests.
 
-use crate::privileges::Privileges;
-use engine::Engine;
+use crate::serving::Means;
 use model::VifId;
-use services::{Answer, Inquiry, Services};
+use services::{Answer, Inquiry};
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
@@ -24,28 +23,21 @@ const LONGEST: usize = 4096;
 /// Threads that wait for the helper.
 const WAITING: usize = 4;
 
-/// The parts by which the thread answers.
-#[derive(Clone)]
-pub struct Resolving {
-    pub services: Arc<Services>,
-    pub engine: Weak<Engine>,
-    pub privileges: Privileges,
-    /// When time begins.
-    pub began: Instant,
+/// Starts the thread, and returns the way to it.
+pub fn start(means: Means) -> mpsc::UnboundedSender<Box<Inquiry>> {
+    // A guest has few inquiries under way.
+    let (to, inquiries) = mpsc::unbounded_channel();
+    let thread = std::thread::Builder::new().name("names".into());
+    if let Err(error) = thread.spawn(move || Resolving(means).run(inquiries)) {
+        tracing::error!("names are not resolved: {error}");
+    }
+    to
 }
 
-impl Resolving {
-    /// Starts the thread, and returns the way to it.
-    pub fn start(self) -> mpsc::UnboundedSender<Box<Inquiry>> {
-        // A guest has few inquiries under way.
-        let (to, inquiries) = mpsc::unbounded_channel();
-        let thread = std::thread::Builder::new().name("names".into());
-        if let Err(error) = thread.spawn(move || self.run(inquiries)) {
-            tracing::error!("names are not resolved: {error}");
-        }
-        to
-    }
+#[derive(Clone)]
+struct Resolving(Means);
 
+impl Resolving {
     fn run(self, mut inquiries: mpsc::UnboundedReceiver<Box<Inquiry>>) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = match runtime.enable_all().max_blocking_threads(WAITING).build() {
@@ -70,17 +62,20 @@ impl Resolving {
 
     /// Sends the answer to the guest, and returns what else it asks.
     fn answer(&self, inquiry: &Inquiry, response: Option<Vec<u8>>) -> Vec<Inquiry> {
-        let answers = self.services.resolved(inquiry, response.as_deref(), self.began.elapsed());
-        let Some(engine) = self.engine.upgrade() else { return Vec::new() };
+        let Means { services, engine, began, .. } = &self.0;
+        let answers = services.resolved(inquiry, response.as_deref(), began.elapsed());
+        let Some(engine) = engine.upgrade() else { return Vec::new() };
         let mut more = Vec::new();
         for (guest, answer) in answers {
             match answer {
                 Answer::Inquiry(inquiry) => more.push(*inquiry),
                 Answer::Frame(frame) => {
                     if !engine.answer(VifId(guest), frame, None) {
-                        self.services.lost(guest);
+                        services.lost(guest);
                     }
                 }
+                // An answer about a name is none of these.
+                Answer::Relayed(_) => {}
             }
         }
         more
@@ -91,7 +86,7 @@ impl Resolving {
         let servers =
             if inquiry.servers.is_empty() { MOST_SERVERS } else { inquiry.servers.len().min(MOST_SERVERS) };
         for number in (0..servers).cycle().take(ROUNDS * servers) {
-            let (server, privileges) = (inquiry.servers.get(number).copied(), self.privileges.clone());
+            let (server, privileges) = (inquiry.servers.get(number).copied(), self.0.privileges.clone());
             let (number, by_tcp) = (u8::try_from(number).unwrap_or_default(), inquiry.is_by_tcp());
             let open = move || privileges.resolver(server, number, by_tcp);
             let opened = tokio::task::spawn_blocking(open).await;

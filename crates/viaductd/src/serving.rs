@@ -2,10 +2,10 @@
 
 use crate::forwarder::Forwarder;
 use crate::privileges::Privileges;
-use crate::resolving::Resolving;
+use crate::{relaying, resolving};
 use engine::{Asked, Engine, Place};
 use model::VifId;
-use services::{Answer, Inquiry, Services};
+use services::{Answer, Inquiry, Relayed, Services};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -15,14 +15,30 @@ use tokio::sync::mpsc::UnboundedSender;
 const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(50);
 
+/// The means by which threads get answers of servers outside, and pass them on.
+#[derive(Clone)]
+pub struct Means {
+    pub services: Arc<Services>,
+    pub engine: Weak<Engine>,
+    pub privileges: Privileges,
+    /// When time begins.
+    pub began: Instant,
+}
+
+/// The ways to servers outside.
+struct Outside {
+    resolvers: UnboundedSender<Box<Inquiry>>,
+    dhcp: UnboundedSender<Box<Relayed>>,
+}
+
 /// Starts the threads that answer guests, and returns what they answer by.
 pub fn start(forwarder: &Forwarder, privileges: &Privileges) -> Arc<Services> {
     let services = Arc::new(Services::default());
     if let Some(questions) = forwarder.engine().questions() {
         let (services, engine) = (services.clone(), Arc::downgrade(forwarder.engine()));
         let (began, privileges) = (Instant::now(), privileges.clone());
-        let resolving = Resolving { services: services.clone(), engine: engine.clone(), privileges, began };
-        let outside = resolving.start();
+        let means = Means { services: services.clone(), engine: engine.clone(), privileges, began };
+        let outside = Outside { resolvers: resolving::start(means.clone()), dhcp: relaying::start(means) };
         let thread = std::thread::Builder::new().name("services".into());
         if let Err(error) = thread.spawn(move || serve(&services, &questions, &engine, &outside, began)) {
             tracing::error!("networks answer no DHCP, no DNS and no metadata: {error}");
@@ -36,7 +52,7 @@ fn serve(
     services: &Services,
     questions: &Receiver<Asked>,
     engine: &Weak<Engine>,
-    outside: &UnboundedSender<Box<Inquiry>>,
+    outside: &Outside,
     began: Instant,
 ) {
     let (mut told, mut ticked) = (0, Duration::ZERO);
@@ -55,8 +71,13 @@ fn serve(
                 }
             }
             Answer::Inquiry(inquiry) => {
-                if let Err(error) = outside.send(inquiry) {
+                if let Err(error) = outside.resolvers.send(inquiry) {
                     services.resolved(&error.0, None, now);
+                }
+            }
+            Answer::Relayed(relayed) => {
+                if let Err(error) = outside.dhcp.send(relayed) {
+                    services.unreached(&error.0);
                 }
             }
         };

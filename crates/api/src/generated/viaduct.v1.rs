@@ -165,6 +165,9 @@ pub struct Network {
     /// Whether guests get their addresses by DHCP.
     #[prost(bool, optional, tag = "14")]
     pub dhcp: ::core::option::Option<bool>,
+    /// DHCP servers outside, to which guests' messages are relayed.
+    #[prost(string, repeated, tag = "33")]
+    pub dhcp_relay: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// The domain of the guests' names.
     #[prost(string, optional, tag = "15")]
     pub domain: ::core::option::Option<::prost::alloc::string::String>,
@@ -630,7 +633,7 @@ pub struct Forward {
     /// The guest's network.
     #[prost(string, tag = "1")]
     pub network: ::prost::alloc::string::String,
-    /// An address of the host.
+    /// An address of the host (`snat = "host"`), or one in the network's `snat`.
     #[prost(string, tag = "2")]
     pub outside: ::prost::alloc::string::String,
     /// tcp or udp.

@@ -54,6 +54,9 @@ pub struct Network {
     /// Whether guests get their addresses by DHCP.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dhcp: bool,
+    /// DHCP servers outside, to which guests' messages are relayed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dhcp_relay: Vec<IpAddr>,
     /// Whether the gateway announces itself to guests as an IPv6 router.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ra: bool,
@@ -271,7 +274,7 @@ impl Network {
         let routed_outside = r.get("routed_outside").unwrap_or(false);
         let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
         let (pool, dns) = (r.list("pool"), r.get("dns").unwrap_or(false));
-        let metadata = r.get("metadata").unwrap_or(false);
+        let (metadata, dhcp_relay) = (r.get("metadata").unwrap_or(false), r.list("dhcp_relay"));
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
         let (import, export) = (r.list("import"), r.list("export"));
@@ -319,6 +322,7 @@ impl Network {
                 mss_clamp,
                 routed_outside,
                 dhcp,
+                dhcp_relay,
                 ra,
                 dns,
                 metadata,

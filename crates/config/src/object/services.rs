@@ -15,6 +15,8 @@ const MAX_NAME: usize = 253;
 const MAX_BOOT_FILE: usize = 127;
 /// Most entries of a list: a DHCP message has room for few.
 const MAX_ENTRIES: usize = 32;
+/// Most DHCP servers outside: each gets each message.
+const MAX_SERVERS: usize = 4;
 /// Shortest lease, seconds.
 const MIN_LEASE: u32 = 60;
 
@@ -110,11 +112,49 @@ impl Value for DhcpRoute {
     }
 }
 
+impl Network {
+    /// Returns whether guests' messages of DHCP are answered, or relayed.
+    #[must_use]
+    pub const fn has_dhcp(&self) -> bool {
+        self.dhcp || !self.dhcp_relay.is_empty()
+    }
+}
+
+/// Checks that messages of DHCP can be relayed.
+fn check_relay(network: &Network, r: &Reader<'_>) {
+    let servers = &network.dhcp_relay;
+    if servers.is_empty() {
+        return;
+    }
+    if network.dhcp {
+        r.problem(
+            Some("dhcp_relay"),
+            "`dhcp_relay` and `dhcp = true` exclude each other: either the host answers, or a server outside",
+        );
+    }
+    if servers.len() > MAX_SERVERS {
+        r.problem(Some("dhcp_relay"), format!("use {MAX_SERVERS} servers at most"));
+    }
+    for server in servers {
+        if matches!(server, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
+            let message = format!("{server} is on one link only; use another address of the server");
+            r.problem(Some("dhcp_relay"), message);
+        } else if !network.gateways.iter().any(|gateway| gateway.addr().is_ipv4() == server.is_ipv4()) {
+            let family = if server.is_ipv4() { "IPv4" } else { "IPv6" };
+            r.problem(
+                Some("dhcp_relay"),
+                format!("the server {server} needs an {family} address in `gateways`, whose subnet it is asked for"),
+            );
+        }
+    }
+}
+
 /// Checks the keys of a network that belong to its services.
 pub(super) fn check(network: &Network, r: &Reader<'_>) {
     if network.dhcp && network.gateways.is_empty() {
         r.problem(Some("dhcp"), "`dhcp` needs an address in `gateways`, which answers");
     }
+    check_relay(network, r);
     let has_v6 = network.gateways.iter().any(|gateway| gateway.addr().is_ipv6());
     if network.ra && !has_v6 {
         r.problem(Some("ra"), "`ra` needs an IPv6 address in `gateways`, whose subnet is announced");

@@ -6,40 +6,46 @@ use packet::Mac;
 use std::net::Ipv4Addr;
 
 /// Offset of the options: after the fixed fields (RFC 2131, 2) and the cookie.
-const OPTIONS: usize = 240;
+pub(crate) const OPTIONS: usize = 240;
 /// The cookie before the options (RFC 2131, 3).
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
-/// A request, by Ethernet, with a MAC of six bytes.
+/// A request, or an answer, by Ethernet, with a MAC of six bytes.
 const REQUEST: [u8; 3] = [1, 1, 6];
+const ANSWER: [u8; 3] = [2, 1, 6];
 const PAD: u8 = 0;
 const END: u8 = 255;
 
-/// A client's message.
+/// A client's message, or a server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) xid: u32,
-    pub(super) flags: u16,
+pub(crate) struct Message {
+    pub(crate) xid: u32,
+    pub(crate) flags: u16,
     /// The address that the client uses, if it has one.
-    pub(super) ciaddr: Ipv4Addr,
-    pub(super) giaddr: Ipv4Addr,
-    pub(super) mac: Mac,
-    pub(super) kind: MessageType,
-    pub(super) requested: Option<Ipv4Addr>,
-    pub(super) server: Option<Ipv4Addr>,
+    pub(crate) ciaddr: Ipv4Addr,
+    pub(crate) giaddr: Ipv4Addr,
+    pub(crate) mac: Mac,
+    pub(crate) kind: MessageType,
+    pub(crate) requested: Option<Ipv4Addr>,
+    pub(crate) server: Option<Ipv4Addr>,
     /// The longest message that the client takes, bytes.
-    pub(super) most: Option<u16>,
+    pub(crate) most: Option<u16>,
     /// Whether the client takes an address at once (RFC 4039).
-    pub(super) rapid: bool,
+    pub(crate) rapid: bool,
 }
 
 impl Message {
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Refused> {
-        Self::parse(bytes).ok_or(Refused::Malformed)
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Refused> {
+        Self::parse(bytes, REQUEST).ok_or(Refused::Malformed)
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let (fixed, options) = bytes.split_first_chunk::<OPTIONS>()?;
-        if fixed[..3] != REQUEST || fixed[OPTIONS - 4..] != COOKIE {
+    /// Reads a server's message.
+    pub(crate) fn answer(bytes: &[u8]) -> Option<Self> {
+        Self::parse(bytes, ANSWER)
+    }
+
+    fn parse(bytes: &[u8], begin: [u8; 3]) -> Option<Self> {
+        let (fixed, rest) = bytes.split_first_chunk::<OPTIONS>()?;
+        if fixed[..3] != begin || fixed[OPTIONS - 4..] != COOKIE {
             return None;
         }
         let word = |at: usize| [fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]];
@@ -55,25 +61,8 @@ impl Message {
             most: None,
             rapid: false,
         };
-        message.options(options)?;
+        options(rest, &mut |code, value| message.option(code.into(), value))?;
         (message.kind != MessageType::Unknown(0)).then_some(message)
-    }
-
-    /// Takes the options, up to their end, which there must be.
-    fn options(&mut self, mut rest: &[u8]) -> Option<()> {
-        loop {
-            let (code, behind) = rest.split_first()?;
-            rest = match *code {
-                END => return Some(()),
-                PAD => behind,
-                code => {
-                    let (len, behind) = behind.split_first()?;
-                    let (value, behind) = behind.split_at_checked((*len).into())?;
-                    self.option(code.into(), value)?;
-                    behind
-                }
-            };
-        }
     }
 
     fn option(&mut self, code: OptionCode, value: &[u8]) -> Option<()> {
@@ -90,7 +79,25 @@ impl Message {
     }
 
     /// Returns whether answers go to all on the link, because the client takes no others yet (RFC 2131, 4.1).
-    pub(super) const fn wants_broadcast(&self) -> bool {
+    pub(crate) const fn wants_broadcast(&self) -> bool {
         self.flags & 0x8000 != 0
+    }
+}
+
+/// Calls `each` for all options, up to their end, which there must be. Returns where that is.
+pub(crate) fn options<'a>(all: &'a [u8], each: &mut dyn FnMut(u8, &'a [u8]) -> Option<()>) -> Option<usize> {
+    let mut rest = all;
+    loop {
+        let (code, behind) = rest.split_first()?;
+        rest = match *code {
+            END => return Some(all.len() - rest.len()),
+            PAD => behind,
+            code => {
+                let (len, behind) = behind.split_first()?;
+                let (value, behind) = behind.split_at_checked((*len).into())?;
+                each(code, value)?;
+                behind
+            }
+        };
     }
 }

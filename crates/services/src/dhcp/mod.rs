@@ -1,7 +1,7 @@
 //! DHCP for IPv4 (RFC 2131). A guest has one address, that of its binding, whatever it asks for and under how many
 //! names: so the server remembers nothing, and no guest can use up what is there.
 
-mod message;
+pub(crate) mod message;
 
 use crate::frame::{Datagram, End, datagram};
 use crate::plan::v4_of;
@@ -16,10 +16,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// The port of servers.
 pub(crate) const SERVER: u16 = 67;
-const CLIENT: u16 = 68;
+pub(crate) const CLIENT: u16 = 68;
 /// The shortest message that all clients take (BOOTP, RFC 951), and the longest (RFC 2131, 2; without IP and UDP
 /// headers).
-const SHORTEST: usize = 300;
+pub(crate) const SHORTEST: usize = 300;
 const LONGEST: usize = 548;
 /// Bytes of IP and UDP headers, which the longest message that a client takes includes.
 const HEADERS: usize = 28;

@@ -11,27 +11,27 @@ const MAX_DUID: usize = 130;
 
 /// A client's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) kind: MessageType,
-    pub(super) xid: [u8; 3],
+pub(crate) struct Message {
+    pub(crate) kind: MessageType,
+    pub(crate) xid: [u8; 3],
     /// The client's identifier, which answers repeat.
-    pub(super) client: Option<Vec<u8>>,
-    pub(super) server: Option<Vec<u8>>,
-    pub(super) associations: Vec<Association>,
+    pub(crate) client: Option<Vec<u8>>,
+    pub(crate) server: Option<Vec<u8>>,
+    pub(crate) associations: Vec<Association>,
     /// Whether the client takes addresses at once.
-    pub(super) rapid: bool,
+    pub(crate) rapid: bool,
 }
 
 /// A client's wish for addresses (IA_NA).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Association {
-    pub(super) id: u32,
+pub(crate) struct Association {
+    pub(crate) id: u32,
     /// The addresses that it has, or wants.
-    pub(super) addresses: Vec<Ipv6Addr>,
+    pub(crate) addresses: Vec<Ipv6Addr>,
 }
 
 impl Message {
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Refused> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Refused> {
         Self::parse(bytes).ok_or(Refused::Malformed)
     }
 
@@ -73,7 +73,10 @@ fn duid(value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Calls `each` for all options, to the end.
-fn options(mut rest: &[u8], each: &mut dyn FnMut(OptionCode, &[u8]) -> Option<()>) -> Option<()> {
+pub(crate) fn options<'a>(
+    mut rest: &'a [u8],
+    each: &mut dyn FnMut(OptionCode, &'a [u8]) -> Option<()>,
+) -> Option<()> {
     while !rest.is_empty() {
         let ([c0, c1, l0, l1], behind) = rest.split_first_chunk::<4>()?;
         let (value, behind) = behind.split_at_checked(u16::from_be_bytes([*l0, *l1]).into())?;

@@ -1,7 +1,7 @@
 //! DHCPv6 (RFC 8415). As for IPv4, a guest has the addresses of its binding, whatever it asks for, and the server
 //! remembers nothing.
 
-mod message;
+pub(crate) mod message;
 
 use crate::frame::{Datagram, datagram6};
 use crate::plan::v6_of;
@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The port of servers.
 pub(crate) const SERVER: u16 = 547;
-const CLIENT: u16 = 546;
+pub(crate) const CLIENT: u16 = 546;
 /// Longest answer, bytes: the least MTU of links with IPv6 (RFC 8200, 5) without the headers of IPv6 and UDP.
 const LONGEST: usize = 1280 - proto::IPV6_LEN - proto::UDP_LEN;
 /// Most addresses of a guest in an answer.

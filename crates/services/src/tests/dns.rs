@@ -62,7 +62,7 @@ fn known(services: &Services, name: &str, kind: RecordType) -> Option<(ResponseC
 fn inquire(services: &Services, message: &Message, now: u64) -> Option<Box<Inquiry>> {
     match first(services, &packet(&message.to_vec().unwrap()), now)? {
         Answer::Inquiry(inquiry) => Some(inquiry),
-        Answer::Frame(_) => None,
+        Answer::Frame(_) | Answer::Relayed(_) => None,
     }
 }
 
@@ -73,7 +73,7 @@ fn first(services: &Services, frame: &[u8], now: u64) -> Option<Answer> {
 fn resolved(services: &Services, inquiry: &Inquiry, said: Option<&[u8]>, now: u64) -> Option<(u16, Vec<u8>)> {
     match services.resolved(inquiry, said, Duration::from_secs(now)).into_iter().next()? {
         (guest, Answer::Frame(frame)) => Some((guest, frame)),
-        (_, Answer::Inquiry(inquiry)) => panic!("{inquiry:?}"),
+        (_, other) => panic!("{other:?}"),
     }
 }
 

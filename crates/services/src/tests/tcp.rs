@@ -107,6 +107,7 @@ impl Client {
                 }
                 Answer::Frame(_) => panic!("a frame for another guest"),
                 Answer::Inquiry(inquiry) => inquiries.push(*inquiry),
+                Answer::Relayed(relayed) => panic!("{relayed:?}"),
             }
         }
         inquiries
@@ -376,7 +377,7 @@ fn small_segments_are_raised() {
                     let packet::L4::Tcp { seq, header_len, .. } = headers.l4 else { panic!("{headers:?}") };
                     Some((seq, frame.len() - usize::from(headers.l4_at) - usize::from(header_len)))
                 }
-                Answer::Inquiry(_) => None,
+                Answer::Inquiry(_) | Answer::Relayed(_) => None,
             });
             lens.collect::<Vec<_>>()
         };
@@ -646,6 +647,7 @@ pub(super) fn hostile(segments: Vec<Segment>) {
                     answers.extend(more.into_iter().map(|(_, answer)| answer));
                     continue;
                 }
+                Answer::Relayed(relayed) => panic!("{relayed:?}"),
             };
             frames += 1;
             let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();

@@ -217,6 +217,9 @@ pub struct NetworkArgs {
     /// Give guests their metadata at 169.254.169.254 and fd00:ec2::254
     #[arg(long)]
     pub metadata: bool,
+    /// A DHCP server outside, to which guests' messages are relayed; may be repeated
+    #[arg(long = "dhcp-relay", value_name = "ADDRESS")]
+    pub dhcp_relay: Vec<String>,
     /// The domain of the guests' names
     #[arg(long)]
     pub domain: Option<String>,

@@ -114,6 +114,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         dns: args.dns.then_some(true),
         metadata: args.metadata.then_some(true),
         domain: args.domain,
+        dhcp_relay: args.dhcp_relay,
         resolvers: args.resolvers,
         pool: args.pool,
         dhcp_options: None,

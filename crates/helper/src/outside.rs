@@ -1,13 +1,13 @@
-//! Sockets to resolvers of names: those that the configuration file names, and those of the host. The daemon reaches no
-//! others, whatever its guests ask.
+//! Sockets to servers outside: the resolvers of names and the DHCP servers that the configuration file names, and the
+//! resolvers of the host. The daemon reaches no others, whatever its guests ask.
 
 use crate::request::Refusal;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 use std::fmt;
 use std::fs::Metadata;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,46 +15,70 @@ use std::sync::{Mutex, PoisonError};
 
 /// The port of resolvers.
 const PORT: u16 = 53;
+/// The ports of DHCP servers, to which they answer a relay (RFC 2131, 4.1; RFC 8415, 7.2).
+const DHCP: u16 = 67;
+const DHCPV6: u16 = 547;
 /// The host's resolvers (resolv.conf(5)).
 const HOSTS: &str = "/etc/resolv.conf";
 /// Most bytes of such a file that are read, and of a configuration file.
 const MOST: u64 = 64 << 10;
 const MOST_OF_CONFIG: u64 = 256 << 20;
 
-/// Reads the resolvers that the text of a configuration file names.
-pub type Named = fn(&str) -> Vec<IpAddr>;
+/// Servers that a configuration file names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Servers {
+    /// Resolvers of names.
+    pub resolvers: Vec<IpAddr>,
+    /// DHCP servers.
+    pub dhcp: Vec<IpAddr>,
+}
 
-/// The resolvers that may be asked.
-pub(crate) struct Resolvers {
+/// Reads the servers that the text of a configuration file names.
+pub type Named = fn(&str) -> Servers;
+
+/// The servers that may be reached.
+pub(crate) struct Outside {
     named: Named,
-    /// The resolvers that the configuration file named last, and the state of the file then.
-    last: Mutex<Option<(Stamp, Vec<IpAddr>)>>,
+    /// The servers that the configuration file named last, and the state of the file then.
+    last: Mutex<Option<(Stamp, Servers)>>,
 }
 
 /// A state of a file: device, inode, length and time of its last change.
 type Stamp = (u64, u64, u64, (i64, i64));
 
-impl Resolvers {
+impl Outside {
     pub(crate) fn new(named: Named) -> Self {
         Self { named, last: Mutex::default() }
     }
 
     /// Connects to a resolver; see [`Request::Resolver`](crate::Request::Resolver).
-    pub(crate) fn connect(
+    pub(crate) fn resolver(
         &self,
         config: &Path,
         server: Option<IpAddr>,
         (number, by_tcp): (u8, bool),
     ) -> Result<OwnedFd, Refusal> {
         match server {
-            Some(server) if !self.is_named(config, server)? => Err(Refusal::new(format!(
-                "{server}: the daemon's file names no such resolver; add it to `resolvers` of a network there"
-            ))),
+            Some(server) if !self.names(config, |named| named.resolvers.contains(&server))? => {
+                Err(Refusal::new(format!(
+                    "{server}: the daemon's file names no such resolver; add it to `resolvers` of a network there"
+                )))
+            }
             _ => Ok(resolver(server, number, by_tcp)?),
         }
     }
 
-    fn is_named(&self, config: &Path, server: IpAddr) -> io::Result<bool> {
+    /// Connects to a DHCP server; see [`Request::DhcpServer`](crate::Request::DhcpServer).
+    pub(crate) fn dhcp_server(&self, config: &Path, server: IpAddr) -> Result<OwnedFd, Refusal> {
+        if !self.names(config, |named| named.dhcp.contains(&server))? {
+            return Err(Refusal::new(format!(
+                "{server}: the daemon's file names no such DHCP server; add it to `dhcp_relay` of a network there"
+            )));
+        }
+        Ok(dhcp_server(server)?)
+    }
+
+    fn names(&self, config: &Path, is_there: impl FnOnce(&Servers) -> bool) -> io::Result<bool> {
         let file = crate::config_file(config)?;
         let stamp = stamp(&file.metadata()?);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,13 +86,13 @@ impl Resolvers {
             let text = io::read_to_string(file.take(MOST_OF_CONFIG))?;
             *last = Some((stamp, (self.named)(&text)));
         }
-        Ok(last.as_ref().is_some_and(|(_, named)| named.contains(&server)))
+        Ok(last.as_ref().is_some_and(|(_, named)| is_there(named)))
     }
 }
 
-impl fmt::Debug for Resolvers {
+impl fmt::Debug for Outside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Resolvers")
+        f.write_str("Outside")
     }
 }
 
@@ -100,6 +124,26 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
     }
 }
 
+/// Returns a socket that exchanges datagrams with a DHCP server, as a relay does.
+///
+/// # Errors
+/// There is no way to the server; a program of the host has the port; or permission is missing.
+pub fn dhcp_server(server: IpAddr) -> io::Result<OwnedFd> {
+    let (family, port, all) = match server {
+        IpAddr::V4(_) => (AddressFamily::INET, DHCP, IpAddr::from(Ipv4Addr::UNSPECIFIED)),
+        IpAddr::V6(_) => (AddressFamily::INET6, DHCPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
+    };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    // Other servers of the host's networks, as libvirt's, share the port as well.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if family == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &SocketAddr::new(all, port))?;
+    connect(&socket, &SocketAddr::new(server, port))?;
+    Ok(socket)
+}
+
 /// Returns the resolvers that the text of resolv.conf names.
 fn of_host(text: &str) -> impl Iterator<Item = IpAddr> + '_ {
     text.lines().filter_map(|line| {
@@ -115,23 +159,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_named_resolvers_are_reached() {
+    fn only_named_servers_are_reached() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("host.toml");
         std::fs::write(&file, "127.0.0.1").unwrap();
-        let resolvers = Resolvers::new(|text| text.split(',').filter_map(|word| word.parse().ok()).collect());
+        let outside = Outside::new(|text| {
+            let all: Vec<_> = text.split(',').filter_map(|word| word.parse().ok()).collect();
+            Servers { resolvers: all, dhcp: Vec::new() }
+        });
         let [one, other] = ["127.0.0.1", "127.0.0.2"].map(|addr| Some(addr.parse().unwrap()));
-        assert!(resolvers.connect(&file, one, (0, false)).is_ok());
+        assert!(outside.resolver(&file, one, (0, false)).is_ok());
+        let refused = outside.dhcp_server(&file, Ipv4Addr::LOCALHOST.into()).unwrap_err().text;
+        assert!(refused.contains("names no such DHCP server"), "{refused}");
         assert!(
-            resolvers.connect(&file, other, (0, false)).unwrap_err().text.contains("names no such resolver")
+            outside.resolver(&file, other, (0, false)).unwrap_err().text.contains("names no such resolver")
         );
         std::fs::write(&file, "127.0.0.2,::1").unwrap();
         assert!(
-            resolvers.connect(&file, one, (0, false)).is_err()
-                && resolvers.connect(&file, other, (0, false)).is_ok()
+            outside.resolver(&file, one, (0, false)).is_err()
+                && outside.resolver(&file, other, (0, false)).is_ok()
         );
         std::fs::remove_file(&file).unwrap();
-        assert!(resolvers.connect(&file, other, (0, false)).is_err());
+        assert!(outside.resolver(&file, other, (0, false)).is_err());
     }
 
     #[test]
