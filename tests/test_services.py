@@ -1,6 +1,7 @@
 """Services of a network, as their clients see them: a container whose interface has no address yet runs udhcpc and
 dhclient."""
 
+import hmac
 import json
 import shlex
 import sys
@@ -403,6 +404,47 @@ network = openstack.convert_net_json(stack["networkdata"], known_macs={sys.argv[
 found["openstack"] = [stack["metadata"], len(stack["userdata"]), network]
 print(json.dumps(found))
 """
+
+
+# A metadata service as OpenStack's: it answers with the headers that it gets.
+SERVICE = """
+import http.server
+import json
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"path": self.path, **dict(self.headers)}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+server = http.server.ThreadingHTTPServer(("0.0.0.0", 8775), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
+
+
+def test_metadata_of_a_service_outside_are_signed_for_the_guest(pool, tmp_path):
+    config = pool.config.copy()
+    proxy = {"metadata_proxy": "192.0.2.9:8775", "metadata_secret": "shared", "metadata_tenant": "project-1"}
+    config.entry("network", "green").update(proxy)
+    pool.apply(config)
+    address = udhcpc(pool.c1, tmp_path)["ip"]
+    ask = ["curl", "-s", "-m", 10, "-H", "X-Instance-ID: c2", "http://169.254.169.254/latest/meta-data/instance-id"]
+    assert pool.c1.run([*ask, "-o", "/dev/null", "-w", "%{http_code}"]).stdout == "502"
+    pool.namespace.ip("addr add 192.0.2.9/32 dev lo")
+    service = pool.namespace.background([sys.executable, "-c", SERVICE], "service")
+    service.wait_for("ready")
+    told = json.loads(pool.c1.run(ask).stdout)
+    wanted = {
+        "path": "/latest/meta-data/instance-id",
+        "X-Forwarded-For": address,
+        "X-Instance-ID": "c1",
+        "X-Tenant-ID": "project-1",
+        "X-Instance-ID-Signature": hmac.new(b"shared", b"c1", "sha256").hexdigest(),
+    }
+    assert {key: told.get(key) for key in wanted} == wanted
 
 
 @pytest.mark.nightly

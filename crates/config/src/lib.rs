@@ -33,8 +33,8 @@ pub use machine::{
 pub use object::{
     AddressRange, Default, DefaultAction, DhcpOptions, DhcpRoute, Endpoint, Flood, Forward, ForwardTo, Guest,
     GuestKind, GuestVlan, Item, Key, Kind, Lease, MacEntry, Midstream, Mode, Mpls, Nat, Network, Nexthop,
-    Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction, Shape, ShapeRate, Snat,
-    Target, Tunnel, TunnelKind, UserData, Vxlan, Way, Wire, WireTunnel, is_label,
+    Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction, Secret, Shape,
+    ShapeRate, Snat, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel, is_label,
 };
 pub use packet::PortBlock;
 pub use problem::{Problem, Problems};

@@ -18,7 +18,7 @@ mod wire;
 
 pub use forward::{Forward, ForwardTo};
 pub use guest::{Guest, GuestKind, Rate, Role};
-pub use metadata::UserData;
+pub use metadata::Secret;
 pub use mode::Mode;
 pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Snat, Vxlan};
 pub use pool::{AddressRange, Lease};

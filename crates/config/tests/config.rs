@@ -193,6 +193,15 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "graceful_restart = 4096",
         "graceful_restart: 4096 is out of range; use 0 to 4095",
     ),
+    ("metadata_tenant = \"green\"", "metadata_tenant = \"a b\"", "`metadata_tenant` is ASCII without spaces"),
+    (
+        "metadata_proxy = \"192.0.2.9:8775\"\n",
+        "",
+        "`metadata_secret` is told the service of `metadata_proxy`",
+    ),
+    ("metadata = true\nmetadata_proxy", "metadata_proxy", "`metadata_proxy` needs `metadata = true`"),
+    ("192.0.2.9:8775", "192.0.2.9", "\"192.0.2.9\" is not an address with port"),
+    ("192.0.2.9:8775", "192.0.2.9:0", "192.0.2.9:0 is no service"),
     (
         "dhcp_relay = [\"192.0.2.67\"]",
         "dhcp_relay = [\"192.0.2.67\"]\ndhcp = true",

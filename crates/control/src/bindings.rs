@@ -4,7 +4,7 @@ use crate::compile::vlan_vif;
 use config::{Guest, GuestKind, Index, Mode};
 use ipnet::IpNet;
 use model::{GATEWAY_MAC, VifId};
-use services::{Binding, Network, Plan, Route};
+use services::{Binding, MetadataProxy, Network, Plan, Route};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -86,6 +86,11 @@ fn described(network: &config::Network) -> Network {
         ra: network.ra,
         dns: network.dns,
         metadata: network.metadata,
+        metadata_proxy: network.metadata_proxy.map(|server| MetadataProxy {
+            server,
+            secret: network.metadata_secret.as_ref().map(|secret| secret.0.clone()),
+            tenant: network.metadata_tenant.clone().unwrap_or_else(|| network.name.clone()),
+        }),
         resolvers: network.resolvers.clone(),
         options,
     }

@@ -3,7 +3,7 @@
 use crate::clients::Peer;
 use crate::history::Author;
 use crate::owner::Changed;
-use config::{Object, UserData};
+use config::{Object, Secret};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectChange {
@@ -42,6 +42,9 @@ pub(crate) fn describe(changed: &[Changed<'_>]) -> Vec<ObjectChange> {
     changed.iter().filter_map(describe).collect()
 }
 
+/// Keys whose values may be secrets.
+const SECRETS: [&str; 2] = ["user_data", "metadata_secret"];
+
 fn details(old: &Object, new: &Object) -> Vec<String> {
     let table = |object: &Object| toml::Table::try_from(object).unwrap_or_default();
     let (old, new) = (table(old), table(new));
@@ -49,9 +52,8 @@ fn details(old: &Object, new: &Object) -> Vec<String> {
     keys.sort();
     keys.dedup();
     let text = |value: Option<&toml::Value>| value.map_or("(none)".to_owned(), ToString::to_string);
-    // The user data of a guest may hold secrets.
     let shown = |key: &str, value: Option<&toml::Value>| match value.and_then(toml::Value::as_str) {
-        Some(data) if key == "user_data" => UserData::hidden(data),
+        Some(data) if SECRETS.contains(&key) => Secret::hidden(data),
         _ => text(value),
     };
     keys.into_iter()

@@ -75,6 +75,7 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         | Request::Peer { .. }
         | Request::Resolver { .. }
         | Request::DhcpServer { .. }
+        | Request::MetadataService { .. }
         | Request::Stop => Ok(()),
         Request::InheritTap { .. } => ensure(descriptors.iter().all(is_tap), "a descriptor is not of a tap"),
         Request::AttachXdp(program) => {

@@ -181,6 +181,14 @@ impl Helper {
         Ok(one(self.descriptors(&Request::DhcpServer { server }, &[])?)?)
     }
 
+    /// Begins to connect to a metadata service; see [`Request::MetadataService`].
+    ///
+    /// # Errors
+    /// As for [`crate::stream`]; or the file names no such service.
+    pub fn metadata_service(&self, server: SocketAddr) -> io::Result<OwnedFd> {
+        Ok(one(self.descriptors(&Request::MetadataService { server }, &[])?)?)
+    }
+
     /// Opens the daemon's configuration file for reading.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Sockets to servers outside: the resolvers of names and the DHCP servers that the configuration file names, and the
-//! resolvers of the host. The daemon reaches no others, whatever its guests ask.
+//! Sockets to servers outside: the resolvers of names, the DHCP servers and the metadata services that the configuration
+//! file names, and the resolvers of the host. The daemon reaches no others, whatever its guests ask.
 
 use crate::request::Refusal;
 use rustix::io::Errno;
@@ -31,6 +31,8 @@ pub struct Servers {
     pub resolvers: Vec<IpAddr>,
     /// DHCP servers.
     pub dhcp: Vec<IpAddr>,
+    /// Metadata services.
+    pub metadata: Vec<SocketAddr>,
 }
 
 /// Reads the servers that the text of a configuration file names.
@@ -78,6 +80,16 @@ impl Outside {
         Ok(dhcp_server(server)?)
     }
 
+    /// Connects to a metadata service; see [`Request::MetadataService`](crate::Request::MetadataService).
+    pub(crate) fn metadata_service(&self, config: &Path, server: SocketAddr) -> Result<OwnedFd, Refusal> {
+        if !self.names(config, |named| named.metadata.contains(&server))? {
+            return Err(Refusal::new(format!(
+                "{server}: the daemon's file names no such service; add it as `metadata_proxy` of a network there"
+            )));
+        }
+        Ok(stream(server)?)
+    }
+
     fn names(&self, config: &Path, is_there: impl FnOnce(&Servers) -> bool) -> io::Result<bool> {
         let file = crate::config_file(config)?;
         let stamp = stamp(&file.metadata()?);
@@ -115,10 +127,22 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
                 .ok_or_else(|| io::Error::other(format!("{HOSTS} names none of this number")))?
         }
     };
-    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let kind = if by_tcp { SocketType::STREAM } else { SocketType::DGRAM };
+    connecting(SocketAddr::new(server, PORT), kind)
+}
+
+/// Returns a TCP socket that is connecting.
+///
+/// # Errors
+/// There is no way to the server.
+pub fn stream(server: SocketAddr) -> io::Result<OwnedFd> {
+    connecting(server, SocketType::STREAM)
+}
+
+fn connecting(server: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    match connect(&socket, &SocketAddr::new(server, PORT)) {
+    match connect(&socket, &server) {
         Err(error) if error != Errno::INPROGRESS => Err(error.into()),
         _ => Ok(socket),
     }
@@ -165,12 +189,14 @@ mod tests {
         std::fs::write(&file, "127.0.0.1").unwrap();
         let outside = Outside::new(|text| {
             let all: Vec<_> = text.split(',').filter_map(|word| word.parse().ok()).collect();
-            Servers { resolvers: all, dhcp: Vec::new() }
+            Servers { resolvers: all, ..Servers::default() }
         });
         let [one, other] = ["127.0.0.1", "127.0.0.2"].map(|addr| Some(addr.parse().unwrap()));
         assert!(outside.resolver(&file, one, (0, false)).is_ok());
         let refused = outside.dhcp_server(&file, Ipv4Addr::LOCALHOST.into()).unwrap_err().text;
         assert!(refused.contains("names no such DHCP server"), "{refused}");
+        let refused = outside.metadata_service(&file, ([127, 0, 0, 1], 80).into()).unwrap_err().text;
+        assert!(refused.contains("names no such service"), "{refused}");
         assert!(
             outside.resolver(&file, other, (0, false)).unwrap_err().text.contains("names no such resolver")
         );

@@ -122,6 +122,8 @@ pub enum Request {
     /// Bind a socket to the port of DHCP servers, and connect it to this one, if the configuration file names it. The
     /// answer has it.
     DhcpServer { server: IpAddr },
+    /// Connect a socket to a metadata service, if the configuration file names it. The answer has it.
+    MetadataService { server: SocketAddr },
     /// Look up the ids of `user` or `user:group`. Answered by [`Reply::Owner`].
     Owner { names: String },
     /// Open the registers of a PCI device. The answer has the file.

@@ -258,6 +258,9 @@ impl Server {
             Request::Resolver { server, number, by_tcp } => {
                 return given(vec![self.outside.resolver(&self.config, *server, (*number, *by_tcp))?]);
             }
+            Request::MetadataService { server } => {
+                return given(vec![self.outside.metadata_service(&self.config, *server)?]);
+            }
             Request::DhcpServer { server } => {
                 return given(vec![self.outside.dhcp_server(&self.config, *server)?]);
             }

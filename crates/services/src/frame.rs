@@ -67,6 +67,11 @@ impl Back {
         self.addresses.0
     }
 
+    /// Returns the address of the guest.
+    pub(crate) fn guest(&self) -> IpAddr {
+        self.addresses.1
+    }
+
     /// Returns the MAC of the guest.
     pub(crate) fn mac(&self) -> Mac {
         self.macs.1

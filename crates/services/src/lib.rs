@@ -26,7 +26,8 @@ mod tests;
 
 pub use counts::{Counts, Key};
 pub use dns::Inquiry;
-pub use plan::{Binding, DhcpOptions, Network, Plan, Route};
+pub use metadata::Proxied;
+pub use plan::{Binding, DhcpOptions, MetadataProxy, Network, Plan, Route};
 pub use refused::Refused;
 pub use relay::Relayed;
 
@@ -36,7 +37,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tcp::{Connections, Results, Talk};
+use tcp::{Connections, Question, Results, Talk};
 
 /// The services of all networks.
 #[derive(Debug, Default)]
@@ -90,6 +91,8 @@ pub enum Answer {
     Inquiry(Box<Inquiry>),
     /// DHCP servers outside are to get this; [`Services::returned`] takes what they answer.
     Relayed(Box<Relayed>),
+    /// A metadata service outside is to be asked; then [`Services::proxied`] has the frames.
+    Proxied(Box<Proxied>),
 }
 
 impl Inquirer {
@@ -264,6 +267,13 @@ impl Services {
         while let Some(question) = results.questions.pop() {
             let number = question.from.0;
             let Some(guest) = plan.bindings.get(&number) else { continue };
+            if question.back.ports().0 == metadata::SERVER {
+                match self.proxy(guest, &question, now.as_secs()) {
+                    Some(proxied) => all.push((number, Answer::Proxied(Box::new(proxied)))),
+                    None => _ = connections.deliver(question.from, &[], now, &mut results),
+                }
+                continue;
+            }
             let way = (question.back, Some(question.from.1));
             let is_heard =
                 self.lock().inquirers.entry(guest.guest.clone()).or_default().is_heard(now.as_secs());
@@ -298,6 +308,43 @@ impl Services {
         }
         all.extend(results.frames.into_iter().map(|(number, frame)| (number, Answer::Frame(frame))));
         all
+    }
+
+    /// Returns a guest's request for the metadata service outside, if the guest may ask.
+    fn proxy(&self, guest: &Binding, question: &Question, now: u64) -> Option<Proxied> {
+        let proxy = guest.network.metadata_proxy.as_ref()?;
+        let mut state = self.lock();
+        if !state.inquirers.entry(guest.guest.clone()).or_default().may_ask(now) {
+            state.counts.count(&guest.network.name, Err(&Refused::TooMany));
+            return None;
+        }
+        state.counts.relayed(&guest.network.name);
+        Some(Proxied {
+            server: proxy.server,
+            request: question.message.clone(),
+            from: question.from,
+            guest: guest.guest.clone(),
+            network: guest.network.name.clone(),
+        })
+    }
+
+    /// Ends a request with the response of a metadata service outside, or without, and returns what follows for the
+    /// guest, with the number of its interface.
+    pub fn proxied(&self, asked: &Proxied, response: Option<&[u8]>, now: Duration) -> Vec<(u16, Answer)> {
+        let mut connections = self.connections();
+        let plan = {
+            let mut state = self.lock();
+            if let Some(its) = state.inquirers.get_mut(&asked.guest) {
+                its.waiting = its.waiting.saturating_sub(1);
+            }
+            if response.is_none() {
+                state.counts.count(&asked.network, Err(&Refused::NoServer));
+            }
+            state.plan.clone()
+        };
+        let mut results = Results::default();
+        connections.deliver(asked.from, response.unwrap_or_default(), now, &mut results);
+        self.settle(&plan, &mut connections, results, now)
     }
 
     /// Returns what is due on connections at a time, with the numbers of interfaces; see [`Services::waits`].

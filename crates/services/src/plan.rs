@@ -3,7 +3,8 @@
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::Mac;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// The settings of all guests.
@@ -45,6 +46,8 @@ pub struct Network {
     pub name: String,
     /// The gateways with their subnets.
     pub gateways: Vec<IpNet>,
+    /// A service outside that has the metadata.
+    pub metadata_proxy: Option<MetadataProxy>,
     /// The domain of the guests' names.
     pub domain: Option<String>,
     /// Whether guests get their addresses by DHCP.
@@ -61,6 +64,23 @@ pub struct Network {
     pub resolvers: Vec<IpAddr>,
     /// DHCP's further settings.
     pub options: DhcpOptions,
+}
+
+/// A service outside that has guests' metadata.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MetadataProxy {
+    /// The service.
+    pub server: SocketAddr,
+    /// The secret that it shares with the host.
+    pub secret: Option<Arc<str>>,
+    /// The tenant that it is told.
+    pub tenant: String,
+}
+
+impl fmt::Debug for MetadataProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MetadataProxy {{ {}, {} }}", self.server, self.tenant)
+    }
 }
 
 /// DHCP's settings besides addresses and names.

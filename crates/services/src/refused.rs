@@ -21,7 +21,7 @@ pub enum Refused {
     /// No resolver answered.
     #[error("no_resolver")]
     NoResolver,
-    /// A DHCP server outside can't be reached.
+    /// A DHCP server or a metadata service outside can't be reached, or says nothing.
     #[error("no_server")]
     NoServer,
     /// The answer could not be sent.

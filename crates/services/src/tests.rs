@@ -35,6 +35,7 @@ fn plan(options: DhcpOptions, mtu: u16) -> Plan {
         ra: true,
         dns: false,
         metadata: false,
+        metadata_proxy: None,
         domain: Some("blue.internal".to_owned()),
         resolvers: vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()],
         options,
@@ -87,7 +88,7 @@ fn ask(services: &Services, message: &Message) -> Option<(Mac, IpAddr, Message)>
 fn answer(services: &Services, guest: u16, frame: &[u8]) -> Option<Vec<u8>> {
     match services.answer(guest, frame, Duration::ZERO).into_iter().next()? {
         Answer::Frame(frame) => Some(frame),
-        Answer::Inquiry(_) | Answer::Relayed(_) => None,
+        Answer::Inquiry(_) | Answer::Relayed(_) | Answer::Proxied(_) => None,
     }
 }
 

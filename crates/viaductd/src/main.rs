@@ -17,6 +17,7 @@ mod notify;
 mod ovs_tables;
 mod ports;
 mod privileges;
+mod proxying;
 mod readers;
 mod relaying;
 mod replace;
@@ -146,6 +147,7 @@ fn servers(file: &str) -> Servers {
         if let config::Object::Network(network) = &item.object {
             servers.resolvers.extend(&network.resolvers);
             servers.dhcp.extend(&network.dhcp_relay);
+            servers.metadata.extend(network.metadata_proxy);
         }
     }
     servers

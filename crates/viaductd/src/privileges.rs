@@ -94,6 +94,17 @@ impl Privileges {
         }
     }
 
+    /// Begins to connect to a metadata service; see [`helper::Request::MetadataService`].
+    ///
+    /// # Errors
+    /// As for [`helper::stream`]; or the file names no such service.
+    pub fn metadata_service(&self, server: SocketAddr) -> io::Result<OwnedFd> {
+        match &self.helper {
+            Some(helper) => helper.metadata_service(server),
+            None => helper::stream(server),
+        }
+    }
+
     /// Returns the daemon's configuration file, which can be read again.
     pub fn config(&self, path: &Path) -> ConfigFile {
         let helper = self.helper.clone();

@@ -75,7 +75,7 @@ impl Resolving {
                     }
                 }
                 // An answer about a name is none of these.
-                Answer::Relayed(_) => {}
+                Answer::Relayed(_) | Answer::Proxied(_) => {}
             }
         }
         more

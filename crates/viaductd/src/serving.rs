@@ -2,10 +2,10 @@
 
 use crate::forwarder::Forwarder;
 use crate::privileges::Privileges;
-use crate::{relaying, resolving};
+use crate::{proxying, relaying, resolving};
 use engine::{Asked, Engine, Place};
 use model::VifId;
-use services::{Answer, Inquiry, Relayed, Services};
+use services::{Answer, Inquiry, Proxied, Relayed, Services};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ pub struct Means {
 struct Outside {
     resolvers: UnboundedSender<Box<Inquiry>>,
     dhcp: UnboundedSender<Box<Relayed>>,
+    metadata: UnboundedSender<Box<Proxied>>,
 }
 
 /// Starts the threads that answer guests, and returns what they answer by.
@@ -38,7 +39,11 @@ pub fn start(forwarder: &Forwarder, privileges: &Privileges) -> Arc<Services> {
         let (services, engine) = (services.clone(), Arc::downgrade(forwarder.engine()));
         let (began, privileges) = (Instant::now(), privileges.clone());
         let means = Means { services: services.clone(), engine: engine.clone(), privileges, began };
-        let outside = Outside { resolvers: resolving::start(means.clone()), dhcp: relaying::start(means) };
+        let outside = Outside {
+            resolvers: resolving::start(means.clone()),
+            dhcp: relaying::start(means.clone()),
+            metadata: proxying::start(means),
+        };
         let thread = std::thread::Builder::new().name("services".into());
         if let Err(error) = thread.spawn(move || serve(&services, &questions, &engine, &outside, began)) {
             tracing::error!("networks answer no DHCP, no DNS and no metadata: {error}");
@@ -73,6 +78,11 @@ fn serve(
             Answer::Inquiry(inquiry) => {
                 if let Err(error) = outside.resolvers.send(inquiry) {
                     services.resolved(&error.0, None, now);
+                }
+            }
+            Answer::Proxied(asked) => {
+                if let Err(error) = outside.metadata.send(asked) {
+                    services.proxied(&error.0, None, now);
                 }
             }
             Answer::Relayed(relayed) => {

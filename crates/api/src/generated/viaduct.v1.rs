@@ -168,6 +168,15 @@ pub struct Network {
     /// DHCP servers outside, to which guests' messages are relayed.
     #[prost(string, repeated, tag = "33")]
     pub dhcp_relay: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// A service outside that has the guests' metadata, as 192.0.2.9:8775.
+    #[prost(string, optional, tag = "34")]
+    pub metadata_proxy: ::core::option::Option<::prost::alloc::string::String>,
+    /// The secret that signs guests' names for it. The socket of readers gives its length in place of it.
+    #[prost(string, optional, tag = "35")]
+    pub metadata_secret: ::core::option::Option<::prost::alloc::string::String>,
+    /// The tenant that it is told; absent: the network's name.
+    #[prost(string, optional, tag = "36")]
+    pub metadata_tenant: ::core::option::Option<::prost::alloc::string::String>,
     /// The domain of the guests' names.
     #[prost(string, optional, tag = "15")]
     pub domain: ::core::option::Option<::prost::alloc::string::String>,

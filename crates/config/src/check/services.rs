@@ -27,7 +27,9 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
                 let asks = networks.get(&guest.network).is_some_and(|network| network.dhcp);
                 let is_named = guest.hostname.is_some() || is_label(&guest.name);
                 let unnamed = (asks && !is_named).then(|| ("name", UNNAMED.to_owned()));
-                let has_metadata = networks.get(&guest.network).is_some_and(|network| network.metadata);
+                let has_metadata = networks
+                    .get(&guest.network)
+                    .is_some_and(|network| network.metadata && network.metadata_proxy.is_none());
                 let untold = unread_metadata(guest).filter(|_| !has_metadata).map(|key| (key, untold(key)));
                 unnamed.into_iter().chain(untold).collect()
             }

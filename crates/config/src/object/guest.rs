@@ -1,6 +1,6 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
-use super::metadata::{self, UserData};
+use super::metadata::{self, Secret};
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
 use super::services;
@@ -162,7 +162,7 @@ pub struct Guest {
     pub hostname: Option<String>,
     /// The guest's user data, if its network gives guests metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub user_data: Option<UserData>,
+    pub user_data: Option<Secret>,
     /// Public keys by which users of the guest may log in, as metadata.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ssh_keys: Vec<String>,

@@ -17,16 +17,18 @@ const ADDRESSES: [IpAddr; 2] = [
 ];
 /// Longest user data, bytes.
 const MAX_USER_DATA: usize = 65_536;
+/// Longest secret and tenant of a proxy, bytes.
+const MAX_PROXY_TEXT: usize = 256;
 /// Most keys of a guest, and the longest, bytes.
 const MAX_KEYS: usize = 32;
 const MAX_KEY: usize = 8192;
 
-/// The user data of a guest: text that programs as cloud-init read. It may hold secrets, so `Debug` shows its length
-/// alone.
+/// Text that may hold secrets: the user data of a guest, which programs as cloud-init read, or what two services share.
+/// `Debug` shows its length alone.
 #[derive(Clone, PartialEq, Eq)]
-pub struct UserData(pub Arc<str>);
+pub struct Secret(pub Arc<str>);
 
-impl UserData {
+impl Secret {
     /// Returns the words that stand for the text where it must not be seen.
     #[must_use]
     pub fn hidden(text: &str) -> String {
@@ -34,19 +36,19 @@ impl UserData {
     }
 }
 
-impl fmt::Debug for UserData {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&Self::hidden(&self.0))
     }
 }
 
-impl Serialize for UserData {
+impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.0)
     }
 }
 
-impl Value for UserData {
+impl Value for Secret {
     fn read(value: &Node<'_>) -> Result<Self, String> {
         text(value).map(|text| Self(text.into()))
     }
@@ -54,7 +56,7 @@ impl Value for UserData {
 
 /// Checks the keys of a guest.
 pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
-    if let Some(UserData(text)) = guest.user_data.as_ref().filter(|data| data.0.len() > MAX_USER_DATA) {
+    if let Some(Secret(text)) = guest.user_data.as_ref().filter(|data| data.0.len() > MAX_USER_DATA) {
         let len = text.len();
         r.problem(Some("user_data"), format!("`user_data` has {len} bytes; use {MAX_USER_DATA} at most"));
     }
@@ -74,6 +76,28 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
 pub(super) fn check_network(network: &Network, r: &Reader<'_>) {
     if network.metadata && network.gateways.is_empty() {
         r.problem(Some("metadata"), "`metadata` needs an address in `gateways`, by which guests reach it");
+    }
+    match network.metadata_proxy {
+        Some(_) if !network.metadata => {
+            r.problem(Some("metadata_proxy"), "`metadata_proxy` needs `metadata = true`");
+        }
+        Some(server) if server.port() == 0 || server.ip().is_unspecified() || server.ip().is_multicast() => {
+            r.problem(Some("metadata_proxy"), format!("{server} is no service, as in \"192.0.2.9:8775\""));
+        }
+        _ => {}
+    }
+    let (secret, tenant) = (&network.metadata_secret, &network.metadata_tenant);
+    let secret = secret.as_ref().map(|Secret(text)| ("metadata_secret", &**text));
+    let tenant = tenant.as_ref().map(|text| ("metadata_tenant", text.as_str()));
+    for (key, text) in secret.into_iter().chain(tenant) {
+        if network.metadata_proxy.is_none() {
+            r.problem(Some(key), format!("`{key}` is told the service of `metadata_proxy`; add that"));
+        }
+        let is_plain = text.chars().all(|c| c.is_ascii_graphic());
+        if text.is_empty() || text.len() > MAX_PROXY_TEXT || !is_plain {
+            let form = format!("`{key}` is ASCII without spaces, {MAX_PROXY_TEXT} bytes at most");
+            r.problem(Some(key), form);
+        }
     }
 }
 

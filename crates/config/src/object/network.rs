@@ -1,6 +1,6 @@
 //! `[[network]]` and its parts: static MACs, floods, floating addresses, default action, labels and VNIs.
 
-use super::metadata;
+use super::metadata::{self, Secret};
 use super::pool::{self, AddressRange};
 use super::services::{self, DhcpOptions};
 use super::{DefaultAction, Kind, Label, Mtu, Place, Target, VlanId, Vni, check_mac};
@@ -12,7 +12,7 @@ use crate::value::{Value, Within, describe, display, display_all, display_some};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A tenant network: one VRF with its bridge and route tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +66,15 @@ pub struct Network {
     /// Whether guests get their metadata by HTTP at 169.254.169.254 and fd00:ec2::254.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub metadata: bool,
+    /// A service outside that has the guests' metadata.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata_proxy: Option<SocketAddr>,
+    /// The secret by which that service knows that a guest's name is right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata_secret: Option<Secret>,
+    /// The tenant that the service is told; `None`: the network's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata_tenant: Option<String>,
     /// The domain of the guests' names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
@@ -275,6 +284,8 @@ impl Network {
         let (dhcp, ra) = (r.get("dhcp").unwrap_or(false), r.get("ra").unwrap_or(false));
         let (pool, dns) = (r.list("pool"), r.get("dns").unwrap_or(false));
         let (metadata, dhcp_relay) = (r.get("metadata").unwrap_or(false), r.list("dhcp_relay"));
+        let (metadata_proxy, metadata_secret) = (r.get("metadata_proxy"), r.get("metadata_secret"));
+        let metadata_tenant = r.get("metadata_tenant");
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
         let (import, export) = (r.list("import"), r.list("export"));
@@ -326,6 +337,9 @@ impl Network {
                 ra,
                 dns,
                 metadata,
+                metadata_proxy,
+                metadata_secret,
+                metadata_tenant,
                 domain,
                 resolvers,
                 pool,

@@ -5,7 +5,7 @@ use super::{Held, Streamed, View, convert, users};
 use crate::core::Core;
 use crate::owner::{Owned, Owner};
 use api::v1;
-use config::{Guest, Kind, Object, UserData};
+use config::{Guest, Kind, Network, Object, Secret};
 use prost::Message;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -152,8 +152,14 @@ pub(super) fn objects(
 
 /// Hides from readers what they may not see of an object.
 pub(super) fn hide(owned: &mut v1::OwnedObject) {
-    if let Some(v1::Object { object: Some(v1::object::Object::Guest(guest)) }) = &mut owned.object {
-        guest.user_data = guest.user_data.as_deref().map(UserData::hidden);
+    match owned.object.as_mut().and_then(|object| object.object.as_mut()) {
+        Some(v1::object::Object::Guest(guest)) => {
+            guest.user_data = guest.user_data.as_deref().map(Secret::hidden);
+        }
+        Some(v1::object::Object::Network(network)) => {
+            network.metadata_secret = network.metadata_secret.as_deref().map(Secret::hidden);
+        }
+        _ => {}
     }
 }
 
@@ -165,6 +171,7 @@ pub(super) fn export(
     most: usize,
     send: &mut Send<'_, v1::ExportReply>,
 ) -> Result<(), Status> {
+    let hidden = |secret: &Secret| Secret(Secret::hidden(&secret.0).into());
     let text = |owned: &Owned| {
         let owner = match owned.owner {
             Owner::File => String::new(),
@@ -172,9 +179,13 @@ pub(super) fn export(
         };
         match &owned.object {
             Object::Guest(guest) if !may_see => {
-                let hidden = |data: &UserData| UserData(UserData::hidden(&data.0).into());
                 let guest = Guest { user_data: guest.user_data.as_ref().map(hidden), ..Guest::clone(guest) };
                 format!("\n{owner}{}", Object::from(guest).to_concise_toml())
+            }
+            Object::Network(network) if !may_see => {
+                let metadata_secret = network.metadata_secret.as_ref().map(hidden);
+                let network = Network { metadata_secret, ..Network::clone(network) };
+                format!("\n{owner}{}", Object::from(network).to_concise_toml())
             }
             object => format!("\n{owner}{}", object.to_concise_toml()),
         }

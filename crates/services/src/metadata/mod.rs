@@ -1,9 +1,11 @@
 //! Metadata of a guest, by HTTP, as the data sources EC2, OpenStack and NoCloud of cloud-init read it. Who asks is
 //! known by the interface from which the connection came, never by what the request says.
 
+mod proxy;
 mod tokens;
 mod tree;
 
+pub use proxy::Proxied;
 pub(crate) use tokens::Tokens;
 
 use crate::frame::Back;
@@ -38,6 +40,10 @@ pub(crate) struct Exchange {
     back: Back,
     tokens: Tokens,
     request: Vec<u8>,
+    /// The request to a service outside, until somebody takes it.
+    passed: Option<Vec<u8>>,
+    /// Whether that service is asked.
+    waits: bool,
     answer: Option<Answer>,
     outcome: Option<Result<(), Refused>>,
 }
@@ -48,6 +54,19 @@ struct Answer {
     head: Vec<u8>,
     body: Content,
     sent: usize,
+}
+
+impl Answer {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { head: bytes, body: Content::text(String::new()), sent: 0 }
+    }
+}
+
+/// The result of a whole request.
+enum Reply {
+    Answer(Answer, Result<(), Refused>),
+    /// A service outside is to have this.
+    Pass(Vec<u8>),
 }
 
 /// A status, headers, and a body.
@@ -80,14 +99,16 @@ impl Response {
 
 impl Exchange {
     pub(crate) fn new(plan: Arc<Plan>, number: u16, back: Back, tokens: Tokens) -> Self {
-        Self { plan, number, back, tokens, request: Vec::new(), answer: None, outcome: None }
+        let (request, passed, waits) = Default::default();
+        Self { plan, number, back, tokens, request, passed, waits, answer: None, outcome: None }
     }
 
     /// Returns the answer to the request, once all of it is there.
-    fn answer(&self, now: Duration) -> Option<(Answer, Result<(), Refused>)> {
+    fn answer(&self, now: Duration) -> Option<Reply> {
         let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
-        let bad = |status| Some((Response::failed(status).written(true), Err(Refused::Malformed)));
+        let bad =
+            |status| Some(Reply::Answer(Response::failed(status).written(true), Err(Refused::Malformed)));
         match request.parse(&self.request) {
             Ok(httparse::Status::Complete(_)) => {}
             Ok(httparse::Status::Partial) if self.request.len() < LONGEST => return None,
@@ -102,12 +123,17 @@ impl Exchange {
             let found = all.find(|header| header.name.eq_ignore_ascii_case(name))?;
             std::str::from_utf8(found.value).ok()
         };
+        let guest = self.plan.bindings.get(&self.number);
+        let proxy = guest.and_then(|guest| Some((guest, guest.network.metadata_proxy.as_ref()?)));
+        if let Some((guest, proxy)) = proxy.filter(|_| ["GET", "HEAD", "PUT"].contains(&method)) {
+            return Some(Reply::Pass(proxy::request(guest, proxy, self.back.guest(), &request)));
+        }
         let response = match method {
             "GET" | "HEAD" => self.get(path, header(TOKEN), now),
             "PUT" => self.put(path, header(TOKEN_SECONDS), header(FORWARDED).is_some(), now),
             _ => Response::failed("405 Method Not Allowed"),
         };
-        Some((response.written(method != "HEAD"), Ok(())))
+        Some(Reply::Answer(response.written(method != "HEAD"), Ok(())))
     }
 
     fn get(&self, path: &str, token: Option<&str>, now: Duration) -> Response {
@@ -143,16 +169,21 @@ impl Exchange {
 
 impl Talk for Exchange {
     fn hear(&mut self, bytes: &[u8], fin: bool, now: Duration) -> usize {
-        if self.answer.is_some() {
+        if self.answer.is_some() || self.waits {
             return bytes.len();
         }
         let room = LONGEST.saturating_sub(self.request.len()).min(bytes.len());
         self.request.extend_from_slice(&bytes[..room]);
-        if let Some((answer, outcome)) = self.answer(now) {
-            (self.answer, self.outcome) = (Some(answer), Some(outcome));
-        } else if fin {
-            self.answer = Some(Answer { head: Vec::new(), body: Content::text(String::new()), sent: 0 });
-            self.outcome = Some(Err(Refused::Malformed));
+        match self.answer(now) {
+            Some(Reply::Answer(answer, outcome)) => {
+                (self.answer, self.outcome) = (Some(answer), Some(outcome));
+            }
+            Some(Reply::Pass(request)) => (self.passed, self.waits) = (Some(request), true),
+            None if fin => {
+                self.answer = Some(Answer::of(Vec::new()));
+                self.outcome = Some(Err(Refused::Malformed));
+            }
+            None => {}
         }
         room
     }
@@ -173,6 +204,19 @@ impl Talk for Exchange {
 
     fn is_over(&self) -> bool {
         self.answer.is_some()
+    }
+
+    fn questions(&mut self) -> Vec<Vec<u8>> {
+        self.passed.take().into_iter().collect()
+    }
+
+    /// Takes the response of the service outside; an empty one if there is none.
+    fn deliver(&mut self, response: &[u8]) {
+        if response.is_empty() {
+            self.answer = Some(Response::failed("502 Bad Gateway").written(true));
+        } else {
+            (self.answer, self.outcome) = (Some(Answer::of(response.to_vec())), Some(Ok(())));
+        }
     }
 
     fn follow(&mut self, plan: &Arc<Plan>) {

@@ -62,7 +62,7 @@ fn known(services: &Services, name: &str, kind: RecordType) -> Option<(ResponseC
 fn inquire(services: &Services, message: &Message, now: u64) -> Option<Box<Inquiry>> {
     match first(services, &packet(&message.to_vec().unwrap()), now)? {
         Answer::Inquiry(inquiry) => Some(inquiry),
-        Answer::Frame(_) | Answer::Relayed(_) => None,
+        Answer::Frame(_) | Answer::Relayed(_) | Answer::Proxied(_) => None,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Connections by TCP, of well-behaved clients, which smoltcp plays, and of hostile ones.
 
+mod proxy;
+
 use super::*;
 use crate::tcp::Talk;
-use crate::{Inquiry, metadata};
+use crate::{Inquiry, Proxied, metadata};
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
 use hickory_proto::rr::{Name, RecordType};
 use packet::build::ethernet;
@@ -44,6 +46,8 @@ struct Client {
     sockets: SocketSet<'static>,
     link: Wire,
     now: Duration,
+    /// Requests for a metadata service outside.
+    proxied: Vec<Proxied>,
 }
 
 /// Packets on their way to the client and from it.
@@ -69,7 +73,7 @@ impl Client {
         socket.connect(interface.context(), (IpAddress::from(to), port), from).unwrap();
         let mut sockets = SocketSet::new(Vec::new());
         sockets.add(socket);
-        Self { own, interface, sockets, link, now: Duration::ZERO }
+        Self { own, interface, sockets, link, now: Duration::ZERO, proxied: Vec::new() }
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {
@@ -107,6 +111,7 @@ impl Client {
                 }
                 Answer::Frame(_) => panic!("a frame for another guest"),
                 Answer::Inquiry(inquiry) => inquiries.push(*inquiry),
+                Answer::Proxied(asked) => self.proxied.push(*asked),
                 Answer::Relayed(relayed) => panic!("{relayed:?}"),
             }
         }
@@ -377,7 +382,7 @@ fn small_segments_are_raised() {
                     let packet::L4::Tcp { seq, header_len, .. } = headers.l4 else { panic!("{headers:?}") };
                     Some((seq, frame.len() - usize::from(headers.l4_at) - usize::from(header_len)))
                 }
-                Answer::Inquiry(_) | Answer::Relayed(_) => None,
+                Answer::Inquiry(_) | Answer::Relayed(_) | Answer::Proxied(_) => None,
             });
             lens.collect::<Vec<_>>()
         };
@@ -647,7 +652,7 @@ pub(super) fn hostile(segments: Vec<Segment>) {
                     answers.extend(more.into_iter().map(|(_, answer)| answer));
                     continue;
                 }
-                Answer::Relayed(relayed) => panic!("{relayed:?}"),
+                other => panic!("{other:?}"),
             };
             frames += 1;
             let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();

@@ -217,6 +217,12 @@ pub struct NetworkArgs {
     /// Give guests their metadata at 169.254.169.254 and fd00:ec2::254
     #[arg(long)]
     pub metadata: bool,
+    /// A service outside that has the guests' metadata
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metadata_proxy: Option<String>,
+    /// The tenant that this service is told (default: the network's name)
+    #[arg(long, value_name = "TENANT")]
+    pub metadata_tenant: Option<String>,
     /// A DHCP server outside, to which guests' messages are relayed; may be repeated
     #[arg(long = "dhcp-relay", value_name = "ADDRESS")]
     pub dhcp_relay: Vec<String>,
