@@ -17,7 +17,7 @@ enum What {
     Delete(bool),
 }
 
-/// The objects that clients change: routes, and those of the others that are rules.
+/// Returns objects that clients change: routes, and those of the others that are rules.
 fn object() -> impl Strategy<Value = Object> {
     let prefixes = [PREFIXES.as_slice(), &[GUILTY]].concat();
     let route = (any::<bool>(), prop::sample::select(prefixes), prop::sample::select(TARGETS.as_slice()));
@@ -47,7 +47,7 @@ fn transaction() -> impl Strategy<Value = Transaction> {
     })
 }
 
-/// A file with a guest, a network and a nexthop more, to which routes lead.
+/// Returns a file with a guest, a network and a nexthop more, to which routes lead.
 fn file() -> String {
     format!("{WORLD}{}", [0, 3, 4].map(|other| OTHERS[other]).concat())
 }
@@ -117,7 +117,7 @@ proptest! {
             drop(told);
             for answer in answered {
                 made.push(answer);
-                // What the files have now is what a daemon would find that was killed.
+                // A daemon that was killed now would find what the files have.
                 copied.get_or_init(|| {
                     for file in ["store.0", "store.1"] {
                         std::fs::copy(bench.dir.path().join(file), copy.path().join(file)).unwrap();
