@@ -149,9 +149,9 @@ pub(crate) struct Changes<'a> {
 /// Compiles changed routes and rules into the tables `of`. After [`sweep`] the result is that of [`compile`] for all
 /// objects, but the cost depends only on their number. Until then no number that came free is given away, so several
 /// such changes can be put in force at once.
-pub(crate) fn recompile(of: &Desired, index: &Index, changes: &Changes<'_>, ids: &mut Ids) -> Desired {
+pub(crate) fn recompile(of: Desired, index: &Index, changes: &Changes<'_>, ids: &mut Ids) -> Desired {
     let links = Links::default();
-    let mut compiler = Compiler::new(changes.before, ids, &links, of.clone());
+    let mut compiler = Compiler::new(changes.before, ids, &links, of);
     compiler.remove_routes(&changes.removed);
     changes.removed_rules.iter().for_each(|rule| compiler.remove_rule(rule));
     compiler.index = index;

@@ -92,18 +92,19 @@ impl Service {
         joined.unwrap_or_else(|e| Err(Status::internal(e.to_string())))
     }
 
-    /// Makes a transaction, together with others that wait. It is logged even if the client has hung up meanwhile.
+    /// Makes a transaction, together with others that wait if it can be. It is logged even if the client has hung up
+    /// meanwhile. What `is_short` is read here: another thread would cost more.
     async fn transacted(
         &self,
         by: Author,
+        is_short: bool,
         read: impl FnOnce(&Core) -> Result<(Transaction, Vec<v1::Warning>), Status> + Send + 'static,
     ) -> Reply<v1::Changes> {
-        let core = self.core.clone();
-        let ask = move |_: &Core| {
-            let (asked, warnings) = read(&core)?;
-            Ok((Core::ask(&core, by, asked)?, warnings))
-        };
-        let (answer, warnings) = self.blocking(ask).await?;
+        let (asked, warnings) = if is_short { read(&self.core)? } else { self.blocking(read).await? };
+        if !asked.can_be_joined() {
+            return self.change(by, move |core| Ok((core.transact_alone(by, asked)?, warnings))).await;
+        }
+        let answer = Core::ask(&self.core, by, asked)?;
         let done = answer.await.map_err(|e| Status::internal(e.to_string()))??;
         Ok(Response::new(changed(&self.view(), done, warnings)))
     }
@@ -123,6 +124,9 @@ impl Service {
         changes.await.map(Response::new)
     }
 }
+
+/// Most objects of a request that are read on one of the server's own threads.
+const SHORT: usize = 8;
 
 /// Memory of a listed object, of a table's entry, and of an object in the exported file, bytes, about.
 const OBJECT: usize = 700;
@@ -198,6 +202,7 @@ impl Viaduct for Service {
     async fn add(&self, request: Request<v1::AddRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "add");
         let objects = request.into_inner().objects;
+        let is_short = objects.len() <= SHORT;
         let work = move |_: &Core| {
             let objects = objects.iter().enumerate();
             let objects: Result<Vec<_>, _> =
@@ -207,12 +212,14 @@ impl Viaduct for Service {
             let operations = objects.into_iter().map(Operation::Create).collect();
             Ok((Transaction { operations, ..Transaction::default() }, warnings))
         };
-        self.transacted(by, work).await
+        self.transacted(by, is_short, work).await
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "remove");
         let keys = request.into_inner().keys;
+        // A rule may have to be searched by its name.
+        let is_short = keys.len() <= SHORT && keys.iter().all(|key| key.kind() != v1::Kind::Rule);
         let work = move |core: &Core| {
             let view = core.view();
             let rules = tables::RuleNumbers::of(&view);
@@ -223,12 +230,13 @@ impl Viaduct for Service {
             let operations: Result<_, Status> = keys.into_iter().enumerate().map(delete).collect();
             Ok((Transaction { operations: operations?, ..Transaction::default() }, Vec::new()))
         };
-        self.transacted(by, work).await
+        self.transacted(by, is_short, work).await
     }
 
     async fn transact(&self, request: Request<v1::TransactRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "transact");
         let request = request.into_inner();
+        let is_short = request.operations.len() <= SHORT && !transact::names_rules(&request);
         let work = move |core: &Core| {
             let asked = transact::transaction(&core.view(), request)?;
             let created = asked.operations.iter().filter_map(|operation| match operation {
@@ -238,7 +246,7 @@ impl Viaduct for Service {
             let warnings = state::warnings(created);
             Ok((asked, warnings))
         };
-        self.transacted(by, work).await
+        self.transacted(by, is_short, work).await
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {

@@ -41,7 +41,8 @@ impl Joined {
         let added = changed.iter().filter_map(|changed| Some(&changed.new?.object));
         none_of(config::check_routes_and_rules(&state.index, added))?;
         let changes = compiled_changes(&state.index, &changed);
-        self.desired = recompile(&self.desired, &state.index, &changes, &mut self.ids);
+        let desired = std::mem::take(&mut self.desired);
+        self.desired = recompile(desired, &state.index, &changes, &mut self.ids);
         let changes = describe(&changed);
         if let Some(revision) = Revision::new(self.number + 1, by, differences) {
             self.number = revision.number;

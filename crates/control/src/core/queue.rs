@@ -1,8 +1,8 @@
 //! Changes that clients ask for, while others are made. Those of routes and rules wait in a queue; who takes them out takes
 //! many, and makes them together. Others lock the state one by one.
 //!
-//! A change in the queue has no thread. A thread of the first that waits makes it and those that came meanwhile; there is
-//! none of its own for this, which would have to be stopped, and would cost the only client a change of threads.
+//! A change in the queue has no thread: threads that wait for each other cost more than the changes. The first that comes
+//! starts one of the runtime's, which ends when nobody waits any more.
 
 use super::changes::{Attempt, Draft};
 use super::hand_over::taken_over;
@@ -117,7 +117,7 @@ impl Queue {
 }
 
 impl Core {
-    /// Makes a change, beside others that wait, and returns its answer. Must run on a thread that may wait.
+    /// Has a change made that can be joined with others, and returns where its answer comes.
     ///
     /// # Errors
     /// [`Error::Busy`].
@@ -126,15 +126,8 @@ impl Core {
         by: Author,
         asked: Transaction,
     ) -> Result<Receiver<Result<Done, Error>>, Error> {
-        if !asked.can_be_joined() {
-            let _admitted = core.admit()?;
-            let (answer, answered) = channel();
-            let done = core.transact_alone(by, asked).inspect(|done| log(by, &done.changes));
-            let _ = answer.send(done);
-            return Ok(answered);
-        }
         let (answered, is_first) = core.queue.push(by, asked)?;
-        if is_first && core.serve_next() {
+        if is_first {
             let core = core.clone();
             tokio::task::spawn_blocking(move || while core.serve_next() {});
         }

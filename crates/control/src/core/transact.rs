@@ -63,7 +63,7 @@ pub(super) enum Drafted {
 
 impl Transaction {
     /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port.
-    pub(super) fn can_be_joined(&self) -> bool {
+    pub(crate) fn can_be_joined(&self) -> bool {
         let is_light = |operation: &Operation| matches!(operation.key().kind, Kind::Route | Kind::Rule);
         !self.dry_run && self.confirm.is_none() && self.operations.iter().all(is_light)
     }

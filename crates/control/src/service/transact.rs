@@ -37,6 +37,15 @@ pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<T
     })
 }
 
+/// Returns whether a request names rules, which may have to be searched by their names.
+pub(super) fn names_rules(request: &v1::TransactRequest) -> bool {
+    let key = |operation: &v1::Operation| match &operation.operation {
+        Some(Step::Patch(v1::Patch { key, .. }) | Step::Delete(v1::Delete { key, .. })) => key.clone(),
+        _ => None,
+    };
+    request.operations.iter().filter_map(key).any(|key| key.kind() == v1::Kind::Rule)
+}
+
 fn operation(rules: &tables::RuleNumbers<'_>, step: Option<Step>) -> Result<Operation, String> {
     let key = |key: Option<v1::Key>| {
         let key = key.ok_or("an operation without key")?;
