@@ -235,7 +235,10 @@ pub async fn vif(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> Res
     if let Some(Action::Add(args)) = &mut action {
         add_to_network(on, args).await?;
     }
-    let vifs = table(on, TableName::Vif, None).await?.vifs;
+    let vifs = match &action {
+        Some(Action::Add(_)) => Vec::new(),
+        _ => table(on, TableName::Vif, None).await?.vifs,
+    };
     let row = |vif: &v1::VifEntry| {
         let mut row = value(vif);
         row["state"] = state_of(vif).into();
@@ -270,7 +273,7 @@ pub async fn guest(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> R
     if let Some(Action::Add(args)) = &mut action {
         add_to_network(on, args).await?;
     }
-    let rows = interfaces(on, Kind::Guest).await?;
+    let rows = shown(&action, interfaces(on, Kind::Guest)).await?;
     let columns: &[Column] = &[
         ("NAME", "name"),
         ("NETWORK", "network"),
@@ -288,7 +291,7 @@ pub async fn guest(on: &mut Context, mut action: Option<Action<GuestArgs>>) -> R
 }
 
 pub async fn wire(on: &mut Context, action: Option<Action<WireArgs>>) -> Result<(), Failure> {
-    let rows = interfaces(on, Kind::Wire).await?;
+    let rows = shown(&action, interfaces(on, Kind::Wire)).await?;
     let columns: &[Column] = &[
         ("NAME", "name"),
         ("DRIVER", "driver"),
@@ -307,7 +310,7 @@ pub async fn wire(on: &mut Context, action: Option<Action<WireArgs>>) -> Result<
 }
 
 pub async fn network(on: &mut Context, action: Option<Action<NetworkArgs>>) -> Result<(), Failure> {
-    let rows = objects(on, Kind::Network).await?;
+    let rows = listed(on, Kind::Network, &action).await?;
     let columns: &[Column] = &[
         ("NAME", "name"),
         ("VRF", "vrf"),
@@ -346,10 +349,24 @@ pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result
         .await
 }
 
-/// Is true if an action shows rows. Other actions skip the request, so adding one route to a million is
-/// quick.
-fn shows<A: Args>(action: &Option<Action<A>>) -> bool {
-    matches!(action, None | Some(Action::List | Action::Show { .. }))
+/// Requests rows if an action shows them. Others skip the request, so adding one route to a million is quick.
+async fn shown<A: Args>(
+    action: &Option<Action<A>>,
+    rows: impl Future<Output = Result<Vec<Value>, Failure>>,
+) -> Result<Vec<Value>, Failure> {
+    match action {
+        None | Some(Action::List | Action::Show { .. }) => rows.await,
+        Some(Action::Add(_) | Action::Set(_) | Action::Del(_)) => Ok(Vec::new()),
+    }
+}
+
+/// Requests the rows of a kind of objects if an action shows them.
+async fn listed<A: Args>(
+    on: &mut Context,
+    kind: Kind,
+    action: &Option<Action<A>>,
+) -> Result<Vec<Value>, Failure> {
+    shown(action, objects(on, kind)).await
 }
 
 pub async fn rt(
@@ -358,10 +375,8 @@ pub async fn rt(
     mut action: Option<Action<RouteArgs>>,
 ) -> Result<(), Failure> {
     let network = needed(on, network, &action).await?;
-    let rows = match shows(&action) {
-        true => rows(&table(on, TableName::Route, network.clone()).await?.routes),
-        false => Vec::new(),
-    };
+    let routes = async { Ok(rows(&table(on, TableName::Route, network.clone()).await?.routes)) };
+    let rows = shown(&action, routes).await?;
     if let Some(Action::Show { key }) = &mut action {
         *key = longest_match(&rows, key).unwrap_or(std::mem::take(key));
     }
@@ -393,7 +408,8 @@ pub async fn bridge(
     action: Option<Action<BridgeArgs>>,
 ) -> Result<(), Failure> {
     let network = needed(on, network, &action).await?;
-    let rows = rows(&table(on, TableName::Bridge, network.clone()).await?.bridge);
+    let entries = async { Ok(rows(&table(on, TableName::Bridge, network.clone()).await?.bridge)) };
+    let rows = shown(&action, entries).await?;
     let columns: &[Column] =
         &[("NETWORK", "network"), ("MAC", "mac"), ("TO", "nexthop"), ("STATIC", "static"), ("IDLE", "idle")];
     let of = network.clone().unwrap_or_default();
@@ -403,7 +419,8 @@ pub async fn bridge(
 }
 
 pub async fn mpls(on: &mut Context, action: Option<Action<MplsArgs>>) -> Result<(), Failure> {
-    let rows = rows(&table(on, TableName::Mpls, None).await?.mpls);
+    let entries = async { Ok(rows(&table(on, TableName::Mpls, None).await?.mpls)) };
+    let rows = shown(&action, entries).await?;
     let columns: &[Column] = &[("LABEL", "label"), ("NH", "nexthop"), ("TO", "text")];
     Noun { name: "label", keys: &["label"], kind: Kind::Mpls, network: None, columns }
         .run(on, rows, action, add::mpls)
@@ -414,7 +431,8 @@ pub async fn vxlan(on: &mut Context, mut action: Option<Action<VxlanArgs>>) -> R
     if let Some(Action::Add(args)) = &mut action {
         args.network = Some(the_network(on, args.network.take()).await?);
     }
-    let rows = rows(&table(on, TableName::Vxlan, None).await?.vxlan);
+    let entries = async { Ok(rows(&table(on, TableName::Vxlan, None).await?.vxlan)) };
+    let rows = shown(&action, entries).await?;
     let columns: &[Column] = &[("VNI", "vni"), ("VRF", "vrf"), ("NETWORK", "network")];
     Noun { name: "VNI", keys: &["vni"], kind: Kind::Vxlan, network: None, columns }
         .run(on, rows, action, add::vxlan)
@@ -426,12 +444,16 @@ pub async fn lease(on: &mut Context, mut action: Option<Action<LeaseArgs>>) -> R
     if let Some(Action::Add(args)) = &mut action {
         args.network = Some(the_network(on, args.network.take()).await?);
     }
-    let vifs = table(on, TableName::Vif, None).await?.vifs;
-    let mut rows = objects(on, Kind::Lease).await?;
-    for row in &mut rows {
-        let vif = vifs.iter().find(|vif| row["guest"] == *vif.name);
-        row["mac"] = vif.and_then(|vif| vif.mac.clone()).into();
-    }
+    let leases = async {
+        let vifs = table(on, TableName::Vif, None).await?.vifs;
+        let mut rows = objects(on, Kind::Lease).await?;
+        for row in &mut rows {
+            let vif = vifs.iter().find(|vif| row["guest"] == *vif.name);
+            row["mac"] = vif.and_then(|vif| vif.mac.clone()).into();
+        }
+        Ok(rows)
+    };
+    let rows = shown(&action, leases).await?;
     let columns: &[Column] = &[
         ("GUEST", "guest"),
         ("NETWORK", "network"),
@@ -454,7 +476,10 @@ pub async fn rule(
         Some(Action::Add(_)) => Some(the_network(on, network).await?),
         _ => network,
     };
-    let rows = rows(&table(on, TableName::Rule, network.clone()).await?.rules);
+    let rows = match &action {
+        Some(Action::Add(_)) => Vec::new(),
+        _ => rows(&table(on, TableName::Rule, network.clone()).await?.rules),
+    };
     let columns: &[Column] = &[
         ("ID", "id"),
         ("NAME", "name"),
@@ -469,7 +494,10 @@ pub async fn rule(
         ("OWNER", "owner"),
     ];
     let of = network.clone().unwrap_or_default();
-    let guests = objects(on, Kind::Guest).await?;
+    let guests = match &action {
+        Some(Action::Add(args)) if add::may_name_guests(args) => objects(on, Kind::Guest).await?,
+        _ => Vec::new(),
+    };
     // A rule is named by its ID, which tells its network, or by its name.
     let is_there = |id: &str| match rows.iter().any(|row| cell(&row["id"]) == id || row["name"] == id) {
         true => Ok(()),

@@ -192,6 +192,11 @@ pub fn default(args: DefaultArgs) -> Vec<Object> {
     vec![Object::Default(v1::Default { network: args.network.name(), action: args.action })]
 }
 
+/// Returns whether a rule may have a guest at one of its ends.
+pub fn may_name_guests(args: &RuleArgs) -> bool {
+    args.from.iter().chain(&args.to).any(|text| text != "any" && !text.contains('/'))
+}
+
 /// Makes a rule. Each end is the guest of that name, if there is one, or a prefix.
 pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Vec<Object>, Failure> {
     let endpoint = |text: Option<String>| {

@@ -1,6 +1,6 @@
 //! Objects that are shown as they are configured: named nexthops, floating addresses, floods, default actions.
 
-use super::{Action, Context, Noun, add, needed, objects};
+use super::{Action, Context, Noun, add, listed, needed};
 use crate::args::{DefaultArgs, FloodArgs, ForwardArgs, NatArgs, NexthopArgs};
 use crate::client::Failure;
 use crate::output::Column;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::net::IpAddr;
 
 pub async fn nexthop(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result<(), Failure> {
-    let rows = objects(on, Kind::Nexthop).await?;
+    let rows = listed(on, Kind::Nexthop, &action).await?;
     let columns: &[Column] = &[("NAME", "name"), ("TO", "to"), ("USERS", "user_count"), ("OWNER", "owner")];
     Noun { name: "nexthop", keys: &["name"], kind: Kind::Nexthop, network: None, columns }
         .run(on, rows, action, add::nexthop)
@@ -51,8 +51,8 @@ pub async fn nat(
     action: Option<Action<NatArgs>>,
 ) -> Result<(), Failure> {
     let network = needed(on, network, &action).await?;
-    let guests = objects(on, Kind::Guest).await?;
-    let mut rows = objects(on, Kind::Nat).await?;
+    let guests = listed(on, Kind::Guest, &action).await?;
+    let mut rows = listed(on, Kind::Nat, &action).await?;
     rows.retain(|row| network.as_ref().is_none_or(|network| row["network"] == **network));
     for row in &mut rows {
         let has_it = |guest: &&serde_json::Value| {
@@ -61,9 +61,8 @@ pub async fn nat(
         };
         row["guest"] = guests.iter().find(has_it).map(|guest| guest["name"].clone()).unwrap_or_default();
     }
-    if matches!(action, None | Some(Action::List | Action::Show { .. })) {
-        rows.extend(shared(&objects(on, Kind::Network).await?, &guests, network.as_deref()));
-    }
+    let networks = listed(on, Kind::Network, &action).await?;
+    rows.extend(shared(&networks, &guests, network.as_deref()));
     let columns: &[Column] = &[
         ("NETWORK", "network"),
         ("INSIDE", "inside"),
@@ -85,7 +84,7 @@ pub async fn forward(
     action: Option<Action<ForwardArgs>>,
 ) -> Result<(), Failure> {
     let network = needed(on, network, &action).await?;
-    let mut rows = objects(on, Kind::Forward).await?;
+    let mut rows = listed(on, Kind::Forward, &action).await?;
     rows.retain(|row| network.as_ref().is_none_or(|network| row["network"] == **network));
     for row in &mut rows {
         let word = |key: &str| crate::output::cell(&row[key]);
@@ -101,7 +100,7 @@ pub async fn forward(
 }
 
 pub async fn flood(on: &mut Context, action: Option<Action<FloodArgs>>) -> Result<(), Failure> {
-    let rows = objects(on, Kind::Flood).await?;
+    let rows = listed(on, Kind::Flood, &action).await?;
     let columns: &[Column] = &[("NETWORK", "network"), ("TO", "to"), ("OWNER", "owner")];
     Noun { name: "flood of network", keys: &["network"], kind: Kind::Flood, network: None, columns }
         .run(on, rows, action, add::flood)
@@ -109,9 +108,9 @@ pub async fn flood(on: &mut Context, action: Option<Action<FloodArgs>>) -> Resul
 }
 
 pub async fn default(on: &mut Context, action: Option<Action<DefaultArgs>>) -> Result<(), Failure> {
-    let mut rows = objects(on, Kind::Default).await?;
+    let mut rows = listed(on, Kind::Default, &action).await?;
     // The default of networks without an entry.
-    for network in objects(on, Kind::Network).await? {
+    for network in listed(on, Kind::Network, &action).await? {
         if rows.iter().all(|row| row["network"] != network["name"]) {
             rows.push(serde_json::json!({ "network": network["name"], "action": network["default"].as_str().unwrap_or("allow"), "owner": "" }));
         }
