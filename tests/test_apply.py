@@ -1,10 +1,12 @@
 """host.toml: what is accepted, what is refused and how it is said; and `apply`: all of it or nothing."""
 
 import re
+import signal
 
 import pytest
 
-from lab import binary
+from lab import binary, eventually
+from lab.config import toml
 from lab.shell import run
 from lab.topology import SEATS, host_config, one_host, tap
 
@@ -120,3 +122,47 @@ def test_removed_route_binds_before_apply_returns(lab):
     a2.expect_ping("10.7.1.1")
     host.apply(config.without("route", prefix="10.7.0.0/16"))
     assert a2.ping("10.7.1.1", 1, timeout=1)[0] == 0
+
+
+def test_a_file_includes_others(lab):
+    """Jobs have files of their own, below the folder of host.toml."""
+    host, (a1,) = one_host(lab, "a1")
+    jobs = host.file.parent / "jobs"
+    jobs.mkdir()
+    host.config.include = ["jobs/*.toml"]
+    host.write()
+    guest = {"name": "a2", "network": "blue", "mac": A2.mac, "addresses": [A2.address], **tap("a2")}
+    keys = (f"{key} = {toml(value)}\n" for key, value in guest.items())
+    (jobs / "a2.toml").write_text("[[guest]]\n" + "".join(keys))
+    assert host.call("check", host.file).stdout.endswith("is good\n")
+    assert [row["object"] for row in host.viaduct("diff", host.file)] == ['guest "a2"']
+    host.call("apply", host.file)
+    host.config.add("guest", **guest)
+    a2 = lab.container(host, "a2")
+    host.config = host.config.without("guest", name="a2")
+    a1.expect_ping(A2.address)
+    assert not host.viaduct("status")["warnings"]
+    # The daemon reads them itself: for a reload, and at the start.
+    (jobs / "rt.toml").write_text('[[route]]\nnetwork = "blue"\nprefix = "10.3.0.0/16"\nto = "drop"\n')
+    assert "10.3.0.0/16" in str(host.viaduct("status")["warnings"])
+    host.daemon.process.send_signal(signal.SIGHUP)
+    prefixes = lambda: {row["prefix"] for row in host.viaduct("rt")}
+    eventually(lambda: "10.3.0.0/16" in prefixes(), "the included route")
+    (jobs / "rt.toml").unlink()
+    host.kill()
+    host.start()
+    assert "10.3.0.0/16" not in prefixes() and host.viaduct("guest", "show", "a2")["owner"] == "file"
+    a2.expect_ping(A1.address)
+    # Errors name file and line.
+    (jobs / "twin.toml").write_text((jobs / "a2.toml").read_text())
+    twice = re.compile(r"jobs/twin\.toml:\d+: guest \"a2\": is there already \(jobs/a2\.toml, line \d+\)")
+    for command in (["check"], ["diff"], ["apply"]):
+        refused = host.call(*command, host.file, check=False)
+        said = refused.stderr.replace("jobs/twin.toml: line ", "jobs/twin.toml:")
+        assert refused.returncode == 1 and twice.search(said), refused
+    checked = run([binary("viaductd"), "--config", host.file, "--check"], check=False)
+    assert checked.returncode == 2 and twice.search(checked.stderr), checked
+    (jobs / "twin.toml").unlink()
+    (jobs / "out.toml").symlink_to("/etc/hostname")
+    refused = host.call("apply", host.file, check=False)
+    assert refused.returncode == 1 and "jobs/out.toml: it leads out" in refused.stderr, refused

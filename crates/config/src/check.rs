@@ -61,5 +61,5 @@ pub fn check_routes_and_rules<'a>(index: &Index, objects: impl Iterator<Item = &
 
 /// Records a problem of an item at one of its keys.
 fn problem(problems: &mut Vec<Problem>, item: &Item, key: &str, message: String) {
-    problems.push(Problem::new(item.place.line(key), item.object.key().to_string(), message));
+    problems.push(item.problem(key, message));
 }

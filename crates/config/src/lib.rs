@@ -11,6 +11,7 @@
 mod bgp;
 mod check;
 mod host;
+mod include;
 mod machine;
 mod object;
 mod problem;
@@ -26,6 +27,7 @@ pub use check::{
     unguarded, warnings,
 };
 pub use host::{Executor, Host, SOCKET_DIRS};
+pub use include::{Included, MOST_FILES, Texts, folder_of, includes, open_included};
 pub use machine::{
     check_machine, check_owners, check_readers, check_ways_out, check_wires, cpus, device_mtu,
     forwarding_problem,
@@ -42,9 +44,10 @@ pub use reader::did_you_mean;
 
 use reader::Reader;
 use std::cell::RefCell;
+use std::sync::Arc;
 use tree::Table;
 
-/// Most bytes of a file.
+/// Most bytes of a file, with those that it includes.
 pub const MOST_BYTES: u64 = 256 << 20;
 
 /// A whole file.
@@ -54,16 +57,27 @@ pub struct Document {
     pub host: Host,
     /// The lines of `[host]`.
     pub host_place: Place,
-    /// All objects, by kind and in the file's order.
+    /// All objects, by kind and in the order of the file and of those that it includes.
     pub objects: Vec<Item>,
 }
 
-/// Reads and checks a whole file.
+/// Reads and checks a whole file that includes no others.
 ///
 /// # Errors
 /// All problems of the file.
 pub fn parse(text: &str) -> Result<Document, Problems> {
-    let mut parts = Parts::read(text);
+    checked(Parts::of(text, None))
+}
+
+/// Reads and checks a whole file, with those that it includes.
+///
+/// # Errors
+/// All problems of the files.
+pub fn parse_all(texts: &Texts) -> Result<Document, Problems> {
+    checked(Parts::of(&texts.main, texts.included.as_deref()))
+}
+
+fn checked(mut parts: Parts) -> Result<Document, Problems> {
     parts.require_host();
     let (host, host_place) = parts.host();
     let document = Document { host, host_place, objects: parts.objects };
@@ -83,13 +97,13 @@ pub fn parse(text: &str) -> Result<Document, Problems> {
     if problems.is_empty() { Ok(document) } else { Err(Problems::new(problems)) }
 }
 
-/// Reads a whole file without the checks between its objects ([`fn@check`]): they may refer to objects that the
-/// file lacks.
+/// Reads a whole file, with those that it includes, without the checks between its objects ([`fn@check`]): they may
+/// refer to objects that the files lack.
 ///
 /// # Errors
 /// All problems of single objects.
-pub fn read(text: &str) -> Result<Document, Problems> {
-    let mut parts = Parts::read(text);
+pub fn read(texts: &Texts) -> Result<Document, Problems> {
+    let mut parts = Parts::of(&texts.main, texts.included.as_deref());
     parts.require_host();
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
@@ -104,11 +118,7 @@ pub fn read(text: &str) -> Result<Document, Problems> {
 /// All problems of the text.
 pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     let mut parts = Parts::read(text);
-    for (is_there, table) in [(parts.host.is_some(), "[host]"), (parts.bgp.is_some(), "[bgp]")] {
-        if is_there {
-            parts.problems.push(Problem::new(None, table, "belongs to the host's file; change it there"));
-        }
-    }
+    parts.refuse_hosts("belongs to the host's file; change it there");
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
     }
@@ -133,6 +143,8 @@ pub fn object(kind: Kind, fields: toml::Table) -> Result<Object, Problems> {
 struct Parts {
     host: Option<(Host, Place)>,
     bgp: Option<Bgp>,
+    /// Patterns of the files that it includes.
+    include: Vec<String>,
     objects: Vec<Item>,
     /// Names of objects that could not be read.
     unread: Vec<String>,
@@ -142,11 +154,55 @@ struct Parts {
 }
 
 impl Parts {
+    /// Reads a text, with those that it includes.
+    fn of(text: &str, included: Option<&[Included]>) -> Self {
+        let mut parts = Self::read(text);
+        if included.is_none() && !parts.include.is_empty() {
+            let message =
+                "names files that did not come with this text: apply it with a `viaduct` of this version";
+            parts.problems.push(Problem::new(None, "include", message));
+        }
+        included.unwrap_or_default().iter().for_each(|file| parts.take(file));
+        if included.is_some_and(|files| !files.is_empty()) {
+            parts.objects.sort_by_key(|item| item.object.kind());
+        }
+        parts
+    }
+
+    /// Takes the objects of a file that this one includes.
+    fn take(&mut self, Included { name, text }: &Included) {
+        let name: Arc<str> = name.as_str().into();
+        let mut file = Self::read(text);
+        file.refuse_hosts("belongs to the file that includes this one; write it there");
+        file.problems.iter_mut().for_each(|problem| problem.file = Some(name.clone()));
+        file.objects.iter_mut().for_each(|item| item.place.file = Some(name.clone()));
+        self.objects.extend(file.objects);
+        self.unread.extend(file.unread);
+        self.problems.extend(file.problems);
+        self.is_toml &= file.is_toml;
+    }
+
+    /// Reports what only the host's own file has.
+    fn refuse_hosts(&mut self, why: &str) {
+        let host = self.host.as_ref().map(|(_, place)| (place.line("name"), "[host]"));
+        let bgp = self.bgp.as_ref().map(|_| (None, "[bgp]"));
+        let include = (!self.include.is_empty()).then_some((None, "include"));
+        for (line, table) in host.into_iter().chain(bgp).chain(include) {
+            self.problems.push(Problem::new(line, table, why));
+        }
+    }
+
     fn read(text: &str) -> Self {
         let (root, problems) = Table::of_text(text);
         let is_toml = problems.is_empty();
         let problems = RefCell::new(problems);
         let mut reader = Reader::new(&problems, &root, "");
+        let include = reader.list::<String>("include");
+        for pattern in &include {
+            if let Err(why) = include::check_pattern(pattern) {
+                reader.problem(Some("include"), format!("include: \"{pattern}\" {why}"));
+            }
+        }
         let host = reader.table("host").map(Host::read);
         let bgp = reader.table("bgp").and_then(Bgp::read);
         let (mut objects, mut unread) = (Vec::new(), Vec::new());
@@ -160,7 +216,7 @@ impl Parts {
             }
         }
         reader.finish();
-        Self { host, bgp, objects, unread, is_toml, problems: problems.into_inner() }
+        Self { host, bgp, include, objects, unread, is_toml, problems: problems.into_inner() }
     }
 
     /// Returns what describes the host as a whole.

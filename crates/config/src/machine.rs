@@ -61,9 +61,9 @@ pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, S
             _ => format!(" ({} more guests name it)", count - 1),
         };
         let message = format!("{key}: {why} on this machine, and the {opens} opens only once there is{more}");
-        problems.push(Problem::new(item.place.line(key), item.object.key().to_string(), message));
+        problems.push(item.problem(key, message));
     }
-    problems.sort_by_key(|problem| problem.line);
+    problems.sort_by_key(|problem| (problem.file.clone(), problem.line));
     problems
 }
 
@@ -73,7 +73,7 @@ pub fn check_wires(document: &Document, mtu_of: impl Fn(&str) -> Option<u16>) ->
     let problem = |item: &crate::Item| {
         let Object::Wire(wire) = &item.object else { return None };
         let message = wire.device_too_small(mtu_of(wire.device()?)?)?;
-        Some(Problem::new(item.place.line("mtu"), item.object.key().to_string(), message))
+        Some(item.problem("mtu", message))
     };
     document.objects.iter().filter_map(problem).collect()
 }
@@ -123,7 +123,7 @@ pub fn check_ways_out(document: &Document, read: impl Fn(&str) -> Option<String>
         let Object::Network(network) = &item.object else { return None };
         let (what, advice) = forwarding_problem(network, &read)?;
         let message = format!("{what}: {advice}");
-        Some(Problem::new(item.place.line("snat"), item.object.key().to_string(), message))
+        Some(item.problem("snat", message))
     };
     document.objects.iter().filter_map(problem).collect()
 }

@@ -38,6 +38,7 @@ use crate::reader::Reader;
 use crate::value::{Within, names};
 use std::fmt;
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 /// An object with its lines in the file.
 #[derive(Clone, Debug)]
@@ -61,7 +62,13 @@ impl Item {
             }
             _ => return None,
         };
-        Some(Problem::new(self.place.line(key), self.object.key().to_string(), message))
+        Some(self.problem(key, message))
+    }
+
+    /// Makes a problem of one of the object's keys.
+    pub(crate) fn problem(&self, key: &str, message: impl Into<String>) -> Problem {
+        let of = Problem::new(self.place.line(key), self.object.key().to_string(), message);
+        Problem { file: self.place.file.clone(), ..of }
     }
 }
 
@@ -74,6 +81,8 @@ impl From<Object> for Item {
 /// The lines of an object and of its keys.
 #[derive(Clone, Debug, std::default::Default)]
 pub struct Place {
+    /// The file, if it is one that the host's file includes.
+    pub(crate) file: Option<Arc<str>>,
     pub(crate) line: Option<usize>,
     pub(crate) keys: Vec<(String, usize)>,
 }
@@ -92,6 +101,15 @@ impl Place {
     #[must_use]
     pub fn line(&self, key: &str) -> Option<usize> {
         self.keys.iter().find(|(name, _)| name == key).map(|(_, line)| *line).or(self.line)
+    }
+
+    /// Says where a key is; nothing if that is not known.
+    pub(crate) fn shown(&self, key: &str) -> String {
+        match (&self.file, self.line(key)) {
+            (Some(file), Some(line)) => format!(" ({file}, line {line})"),
+            (None, Some(line)) => format!(" (line {line})"),
+            (_, None) => String::new(),
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A problem of a configuration, at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// The file, if it is one that the host's file includes.
+    pub file: Option<Arc<str>>,
     /// Line in the file, from 1; `None` if the problem is at no line.
     pub line: Option<usize>,
     /// The object, as in `guest "vm1"`.
@@ -16,12 +19,22 @@ pub struct Problem {
 
 impl Problem {
     pub(crate) fn new(line: Option<usize>, at: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { line, at: at.into(), message: message.into() }
+        Self { file: None, line, at: at.into(), message: message.into() }
+    }
+
+    /// Returns the place of the problem, as `FILE:LINE`, where `file` is the host's.
+    #[must_use]
+    pub fn place_in(&self, file: &Path) -> String {
+        let file = self.file.as_ref().map_or(file.to_owned(), |name| file.with_file_name(&**name));
+        self.line.map_or_else(|| file.display().to_string(), |line| format!("{}:{line}", file.display()))
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{file}: ")?;
+        }
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
         }
@@ -32,13 +45,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a configuration, in the order of their lines. Never empty.
+/// All problems of a configuration, in the order of files and lines. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
     pub(crate) fn new(mut problems: Vec<Problem>) -> Self {
-        problems.sort_by_key(|p| p.line);
+        problems.sort_by_key(|problem| (problem.file.clone(), problem.line));
         Self(problems)
     }
 
@@ -50,13 +63,9 @@ impl Problems {
     /// Returns all problems as `FILE:LINE: ...`, a line each, as compilers write them.
     #[must_use]
     pub fn in_file(&self, file: &Path) -> String {
-        let file = file.display();
         let lines = self.0.iter().map(|problem| {
-            let unplaced = Problem { line: None, ..problem.clone() };
-            match problem.line {
-                Some(line) => format!("{file}:{line}: {unplaced}"),
-                None => format!("{file}: {unplaced}"),
-            }
+            let unplaced = Problem { file: None, line: None, ..problem.clone() };
+            format!("{}: {unplaced}", problem.place_in(file))
         });
         lines.collect::<Vec<_>>().join("\n")
     }

@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
 
     /// Reports the keys that nobody asked for. Returns the lines of the table.
     pub(crate) fn finish(self) -> Place {
-        let mut place = Place { line: self.line, keys: Vec::new() };
+        let mut place = Place { file: None, line: self.line, keys: Vec::new() };
         for key in self.table.keys() {
             let name: &str = &key.of;
             place.keys.extend(key.line.map(|line| (name.to_owned(), line)));

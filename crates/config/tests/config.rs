@@ -1,6 +1,6 @@
 //! Contents that a file may have, and messages about those that it may not have.
 
-use config::{Kind, parse, parse_objects};
+use config::{Included, Kind, Texts, parse, parse_all, parse_objects};
 
 const VALID: &str = include_str!("valid.toml");
 
@@ -652,7 +652,10 @@ fn any_text_is_read_without_panic() {
         // Near-valid files get further than noise: cut a piece out of the valid one and put the noise there.
         let start = VALID.floor_char_boundary(usize::from(*at) % VALID.len());
         let end = VALID.floor_char_boundary((start + usize::from(*drop) % 64).min(VALID.len()));
-        let _ = parse(&format!("{}{noise}{}", &VALID[..start], &VALID[end..]));
+        let near = format!("{}{noise}{}", &VALID[..start], &VALID[end..]);
+        let _ = parse(&near);
+        let included = vec![Included { name: "a.toml".to_owned(), text: near }];
+        let _ = parse_all(&Texts { main: VALID.to_owned(), included: Some(included) });
     });
 }
 

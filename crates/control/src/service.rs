@@ -24,6 +24,7 @@ use crate::object_change::{ObjectChange, log};
 use crate::server::{Missing, Sandbox};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
+use config::{Included, Texts};
 use guest_state::Import;
 use prost::Message;
 use refusal::{invalid, invalid_at, missing};
@@ -183,17 +184,19 @@ fn changes(Done { changes, notes, revision }: Done, warnings: Vec<v1::Warning>) 
 impl Viaduct for Service {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "apply");
-        let v1::ApplyRequest { toml, dry_run, confirm_seconds } = request.into_inner();
-        let confirm = transact::seconds(confirm_seconds);
+        let v1::ApplyRequest { toml, dry_run, confirm_seconds, included } = request.into_inner();
+        let file = |file: v1::IncludedFile| Included { name: file.name, text: file.toml };
+        let included = included.map(|all| all.files.into_iter().map(file).collect());
+        let (texts, confirm) = (Texts { main: toml, included }, transact::seconds(confirm_seconds));
         if dry_run {
             let tried = self.blocking(move |core| {
-                let done = core.apply(by, &toml, true, None)?;
+                let done = core.apply(by, &texts, true, None)?;
                 Ok(changes(done, Vec::new()))
             });
             return tried.await.map(Response::new);
         }
         let work = move |core: &Core| {
-            let done = core.apply(by, &toml, false, confirm)?;
+            let done = core.apply(by, &texts, false, confirm)?;
             Ok((done, state::all_warnings(&core.view())))
         };
         self.change(by, work).await

@@ -55,7 +55,7 @@ pub(crate) fn check(request: &Request, descriptors: &[OwnedFd]) -> Result<(), Re
         Request::ConfigureTap { mtu, .. } => {
             ensure(is_tap(&descriptors[0]) && *mtu >= LEAST_MTU, "the descriptor is not of a tap, or no MTU")
         }
-        Request::Config => Ok(()),
+        Request::Config | Request::Included { .. } => Ok(()),
         Request::Packet { index, sockets, tunnels } => {
             let possible = is_wire(*index) && within(*sockets, 1, MAX_QUEUES);
             ensure(possible, "no interface, or too many sockets")

@@ -197,6 +197,19 @@ impl Helper {
         Ok(one(self.descriptors(&Request::Config, &[])?)?.into())
     }
 
+    /// Opens the files that the configuration file includes.
+    ///
+    /// # Errors
+    /// One can't be opened.
+    pub fn included(&self, patterns: &[String]) -> io::Result<Vec<(String, File)>> {
+        match self.ask(&Request::Included { patterns: patterns.to_vec() }, &[])? {
+            (Reply::Files { names }, files) => {
+                Ok(names.into_iter().zip(files.into_iter().map(File::from)).collect())
+            }
+            _ => Err(io::Error::other("the helper process: not the answer to this request")),
+        }
+    }
+
     /// Sends a request and waits for the answer.
     fn ask(
         &self,

@@ -44,7 +44,7 @@ pub use outside::{Named, Servers, dhcp_server, resolver, stream};
 pub use peers::Peers;
 pub use request::{Answer, Refusal, Reply, Request};
 pub use sandbox::lookup;
-pub use serve::{Server, serve};
+pub use serve::{OpenIncluded, Server, serve};
 
 /// Opens a configuration file for reading. Does not wait for a writer of a named pipe.
 ///

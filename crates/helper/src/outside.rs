@@ -5,12 +5,12 @@ use crate::request::Refusal;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 use std::fmt;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// The port of resolvers.
@@ -20,9 +20,8 @@ const DHCP: u16 = 67;
 const DHCPV6: u16 = 547;
 /// The host's resolvers (resolv.conf(5)).
 const HOSTS: &str = "/etc/resolv.conf";
-/// Most bytes of such a file that are read, and of a configuration file.
+/// Most bytes of such a file that are read.
 const MOST: u64 = 64 << 10;
-const MOST_OF_CONFIG: u64 = 256 << 20;
 
 /// Servers that a configuration file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,14 +34,21 @@ pub struct Servers {
     pub metadata: Vec<SocketAddr>,
 }
 
-/// Reads the servers that the text of a configuration file names.
-pub type Named = fn(&str) -> Servers;
+/// Reads the servers that a configuration file names, and those that it includes. Returns them, and the paths beside the
+/// file's on which they depend.
+pub type Named = fn(&Path, File) -> (Servers, Vec<PathBuf>);
 
 /// The servers that may be reached.
 pub(crate) struct Outside {
     named: Named,
-    /// The servers that the configuration file named last, and the state of the file then.
-    last: Mutex<Option<(Stamp, Servers)>>,
+    last: Mutex<Option<Last>>,
+}
+
+/// The servers that the configuration file named last, and the states of all files then.
+struct Last {
+    named: Servers,
+    file: Stamp,
+    others: Vec<(PathBuf, Option<Stamp>)>,
 }
 
 /// A state of a file: device, inode, length and time of its last change.
@@ -94,11 +100,16 @@ impl Outside {
         let file = crate::config_file(config)?;
         let stamp = stamp(&file.metadata()?);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_none_or(|(known, _)| *known != stamp) {
-            let text = io::read_to_string(file.take(MOST_OF_CONFIG))?;
-            *last = Some((stamp, (self.named)(&text)));
+        let is_same = |last: &Last| {
+            last.file == stamp && last.others.iter().all(|(path, then)| stamp_at(path) == *then)
+        };
+        if !last.as_ref().is_some_and(is_same) {
+            let (named, others) = (self.named)(config, file);
+            let stamped = |path: PathBuf| (stamp_at(&path), path);
+            let others = others.into_iter().map(stamped).map(|(stamp, path)| (path, stamp)).collect();
+            *last = Some(Last { named, file: stamp, others });
         }
-        Ok(last.as_ref().is_some_and(|(_, named)| is_there(named)))
+        Ok(last.as_ref().is_some_and(|last| is_there(&last.named)))
     }
 }
 
@@ -110,6 +121,10 @@ impl fmt::Debug for Outside {
 
 fn stamp(of: &Metadata) -> Stamp {
     (of.dev(), of.ino(), of.len(), (of.mtime(), of.mtime_nsec()))
+}
+
+fn stamp_at(path: &Path) -> Option<Stamp> {
+    path.metadata().ok().map(|of| stamp(&of))
 }
 
 /// Returns a socket that exchanges datagrams with a resolver, or `by_tcp` one that is connecting: with this one, or
@@ -187,9 +202,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("host.toml");
         std::fs::write(&file, "127.0.0.1").unwrap();
-        let outside = Outside::new(|text| {
+        let outside = Outside::new(|path, file| {
+            let other = path.with_file_name("other.toml");
+            let text =
+                io::read_to_string(file).unwrap() + &std::fs::read_to_string(&other).unwrap_or_default();
             let all: Vec<_> = text.split(',').filter_map(|word| word.parse().ok()).collect();
-            Servers { resolvers: all, ..Servers::default() }
+            (Servers { resolvers: all, ..Servers::default() }, vec![other])
         });
         let [one, other] = ["127.0.0.1", "127.0.0.2"].map(|addr| Some(addr.parse().unwrap()));
         assert!(outside.resolver(&file, one, (0, false)).is_ok());
@@ -205,6 +223,9 @@ mod tests {
             outside.resolver(&file, one, (0, false)).is_err()
                 && outside.resolver(&file, other, (0, false)).is_ok()
         );
+        // Another file on which they depend.
+        std::fs::write(dir.path().join("other.toml"), ",127.0.0.1").unwrap();
+        assert!(outside.resolver(&file, one, (0, false)).is_ok());
         std::fs::remove_file(&file).unwrap();
         assert!(outside.resolver(&file, other, (0, false)).is_err());
     }

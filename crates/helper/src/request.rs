@@ -44,6 +44,8 @@ pub enum Request {
     TapCarrier { up: bool },
     /// Open the daemon's configuration file for reading. The answer has it.
     Config,
+    /// Open the files below its folder that match these patterns. The answer is [`Reply::Files`] with them.
+    Included { patterns: Vec<String> },
     /// Open packet sockets on an interface. The answer has them.
     Packet {
         index: i32,
@@ -151,6 +153,10 @@ pub enum Reply {
     Listening {
         /// Number of the socket's file, for later requests.
         file: u64,
+    },
+    /// The files that come with the answer, by name.
+    Files {
+        names: Vec<String>,
     },
     /// User and group id.
     Owner(u32, u32),

@@ -3,7 +3,7 @@
 use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
-use crate::outside::{Named, Outside, Servers};
+use crate::outside::{Named, Outside};
 use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
 use crate::taps::{self, Heir, Taps, is_closed, move_in, wait};
@@ -17,6 +17,8 @@ use sandbox::{Account, Report};
 use seqpacket::{Connection, MOST_DESCRIPTORS, SocketError};
 use sockets::{Place, Sockets};
 use std::fmt;
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +29,8 @@ const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
 /// in these directories, and connections go to these peers; `config` is the daemon's configuration file, in which
-/// `named` finds servers outside. The daemon `takes_over` from one that runs, or it has the run-dir alone.
+/// `named` finds servers outside, and `included` opens the files that it includes. The daemon `takes_over` from one that
+/// runs, or it has the run-dir alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
 pub fn serve(
@@ -35,7 +38,7 @@ pub fn serve(
     (directories, peers): (Directories, Peers),
     config: PathBuf,
     takes_over: bool,
-    named: Named,
+    (named, included): (Named, OpenIncluded),
 ) {
     let _ = rustix::thread::set_name(c"viaductd-helper");
     ignore_terminal();
@@ -47,7 +50,7 @@ pub fn serve(
         return;
     }
     let outside = Outside::new(named);
-    let mut server = Server { peers, outside, ..Server::new(directories, config, started_as) };
+    let mut server = Server { peers, outside, included, ..Server::new(directories, config, started_as) };
     let heir = server.inherit(takes_over);
     let windows = server.directories.run_dir().join(crate::WINDOWS);
     let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
@@ -98,6 +101,9 @@ fn ignore_terminal() {
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None);
 }
 
+/// Opens the files below a folder that match patterns, with their names.
+pub type OpenIncluded = fn(&Path, &[String]) -> io::Result<Vec<(String, File)>>;
+
 /// The executor of requests.
 #[derive(Debug)]
 pub struct Server {
@@ -105,6 +111,7 @@ pub struct Server {
     peers: Peers,
     config: PathBuf,
     outside: Outside,
+    included: OpenIncluded,
     /// The owner of sockets for which the daemon names none.
     started_as: Account,
     files: Files,
@@ -128,7 +135,8 @@ impl Server {
             directories,
             peers: Peers::default(),
             config,
-            outside: Outside::new(|_| Servers::default()),
+            outside: Outside::new(|_, _| Default::default()),
+            included: |_, _| Ok(Vec::new()),
             started_as,
             files: Files::default(),
             taps: Taps::default(),
@@ -227,6 +235,11 @@ impl Server {
                 return Ok((Reply::TapState(TapState { elsewhere, ..state }), Vec::new()));
             }
             Request::Config => return given(vec![crate::config_file(&self.config)?.into()]),
+            Request::Included { patterns } => {
+                let folder = self.config.parent().unwrap_or(&self.config);
+                let (names, files): (_, Vec<_>) = (self.included)(folder, patterns)?.into_iter().unzip();
+                return Ok((Reply::Files { names }, files.into_iter().map(OwnedFd::from).collect()));
+            }
             Request::Packet { index, sockets, tunnels } => {
                 return given(here.packet(*index, *sockets, tunnels.as_ref())?);
             }

@@ -28,8 +28,10 @@ mod underlay;
 mod verbs;
 
 use clap::Parser;
+use config::Texts;
 use helper::{Directories, Peers, Servers};
 use log::{Format, Log};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -139,9 +141,17 @@ fn reasons(error: &anyhow::Error) -> String {
     })
 }
 
-/// Returns the servers outside that the networks of a file name.
-fn servers(file: &str) -> Servers {
-    let objects = config::read(file).map(|file| file.objects).unwrap_or_default();
+/// Returns the servers outside that the networks of a file name, and the files and folders beside it on which they
+/// depend.
+fn servers(path: &Path, file: File) -> (Servers, Vec<PathBuf>) {
+    let folder = config::folder_of(path);
+    let texts = Texts::read(file, |patterns| config::open_included(folder, patterns)).unwrap_or_default();
+    let objects = config::read(&texts).map(|file| file.objects).unwrap_or_default();
+    let names = texts.included.iter().flatten().map(|file| folder.join(&file.name));
+    let folders = config::includes(&texts.main).into_iter().map(|pattern| {
+        let within = folder.join(pattern);
+        within.parent().unwrap_or(folder).to_owned()
+    });
     let mut servers = Servers::default();
     for item in &objects {
         if let config::Object::Network(network) = &item.object {
@@ -150,14 +160,14 @@ fn servers(file: &str) -> Servers {
             servers.metadata.extend(network.metadata_proxy);
         }
     }
-    servers
+    (servers, names.chain(folders).collect())
 }
 
 /// Runs the helper of a daemon, which sends requests on standard input.
 fn help(places: (Directories, Peers), config: PathBuf, takes_over: bool) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, places, config, takes_over, servers);
+            helper::serve(socket, places, config, takes_over, (servers, config::open_included));
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }
@@ -170,7 +180,6 @@ fn help(places: (Directories, Peers), config: PathBuf, takes_over: bool) -> Exit
 
 /// Reads and checks the configuration; the error lists all of its problems, each as `FILE:LINE: ...`.
 fn read(path: &Path) -> Result<config::Document, String> {
-    let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{name}: {e}"))?;
-    config::parse(&text).map_err(|problems| problems.in_file(path))
+    let texts = Texts::load(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    config::parse_all(&texts).map_err(|problems| problems.in_file(path))
 }

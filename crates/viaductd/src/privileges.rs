@@ -107,12 +107,17 @@ impl Privileges {
 
     /// Returns the daemon's configuration file, which can be read again.
     pub fn config(&self, path: &Path) -> ConfigFile {
-        let helper = self.helper.clone();
-        let own = path.to_owned();
-        ConfigFile::new(path, move || match &helper {
+        let (helper, own) = (self.helper.clone(), path.to_owned());
+        let open = move || match &helper {
             Some(helper) => helper.config(),
             None => helper::config_file(&own),
-        })
+        };
+        let (helper, folder) = (self.helper.clone(), config::folder_of(path).to_owned());
+        let included = move |patterns: &[String]| match &helper {
+            Some(helper) => helper.included(patterns),
+            None => config::open_included(&folder, patterns),
+        };
+        ConfigFile::new(path, open, included)
     }
 
     /// Returns a descriptor that polls readable when the helper has ended, if there is a helper.

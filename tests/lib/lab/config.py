@@ -25,6 +25,7 @@ class Config:
     def __init__(self, name, **host):
         self.name = name
         self.host = {"name": name, **host}
+        self.include = []
         self.bgp = {}
         self.tables = []
 
@@ -53,7 +54,7 @@ class Config:
 
     def copy(self):
         other = Config(self.name, **{key: value for key, value in self.host.items() if key != "name"})
-        other.bgp = dict(self.bgp)
+        other.include, other.bgp = list(self.include), dict(self.bgp)
         other.tables = [(table, dict(keys)) for table, keys in self.tables]
         return other
 
@@ -74,7 +75,8 @@ class Config:
     def text(self):
         single = [("[host]", self.host)] + ([("[bgp]", self.bgp)] if self.bgp else [])
         blocks = single + [(f"[[{table}]]", keys) for table, keys in self.tables]
-        return "\n".join(
+        include = f"include = {toml(self.include)}\n" if self.include else ""
+        return include + "\n".join(
             "\n".join([title, *(f"{key} = {toml(value)}" for key, value in keys.items()), ""])
             for title, keys in blocks
         )

@@ -735,7 +735,7 @@ pub struct OwnedObject {
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ApplyRequest {
     /// A host.toml. Its \[host\] must be the one with which the daemon runs.
     #[prost(string, tag = "1")]
@@ -746,6 +746,32 @@ pub struct ApplyRequest {
     /// Undo the change after so many seconds, unless Confirm comes before; 0: keep it.
     #[prost(uint32, tag = "3")]
     pub confirm_seconds: u32,
+    /// The files that it includes, if it has `include`.
+    #[prost(message, optional, tag = "4")]
+    pub included: ::core::option::Option<IncludedFiles>,
+}
+/// The files that a host.toml includes.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct IncludedFiles {
+    /// The files.
+    #[prost(message, repeated, tag = "1")]
+    pub files: ::prost::alloc::vec::Vec<IncludedFile>,
+}
+/// A file that a host.toml includes.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IncludedFile {
+    /// Its path below the folder of host.toml, as in jobs/a.toml.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Its text.
+    #[prost(string, tag = "2")]
+    pub toml: ::prost::alloc::string::String,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -967,7 +993,7 @@ pub struct Changes {
     /// Warnings about the new configuration, for example guests whose packets are not checked.
     #[prost(message, repeated, tag = "2")]
     pub warnings: ::prost::alloc::vec::Vec<Warning>,
-    /// The revision of the host now.
+    /// The revision of the host after them.
     #[prost(uint64, tag = "3")]
     pub revision: u64,
 }

@@ -35,9 +35,7 @@ pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
             }
             _ => Vec::new(),
         };
-        let problem = |(key, message): (&str, String)| {
-            Problem::new(item.place.line(key), item.object.key().to_string(), message)
-        };
+        let problem = |(key, message): (&str, String)| item.problem(key, message);
         messages.into_iter().map(problem).collect::<Vec<_>>()
     };
     objects.iter().flat_map(of).collect()

@@ -36,8 +36,11 @@ fn unguarded(objects: &[Item]) -> Vec<Problem> {
     let warnings = super::guards::unguarded(objects.iter().map(|item| &item.object));
     let problem = |(network, message): (String, String)| {
         let its = |item: &&Item| matches!(&item.object, Object::Nat(nat) if nat.network == network);
-        let line = objects.iter().find(its).and_then(|item| item.place.line("outside"));
-        Problem::new(line, format!("network \"{network}\""), message)
+        let at = format!("network \"{network}\"");
+        match objects.iter().find(its) {
+            Some(item) => Problem { at, ..item.problem("outside", message) },
+            None => Problem::new(None, at, message),
+        }
     };
     warnings.into_iter().map(problem).collect()
 }
@@ -70,7 +73,7 @@ fn of_addresses(item: &Item, networks: &HashMap<&str, &[IpNet]>) -> Vec<Problem>
         )),
         _ => None,
     };
-    let problem = |message| Problem::new(item.place.line(key), item.object.key().to_string(), message);
+    let problem = |message| item.problem(key, message);
     addresses.iter().filter_map(message).map(problem).collect()
 }
 

@@ -24,12 +24,12 @@ pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>
                 problem(problems, item, key, format!("{what} is there twice"));
                 continue;
             }
-            let line = first.place.line(key).map(|line| format!(" (line {line})")).unwrap_or_default();
+            let place = first.place.shown(key);
             if first.object.key() == item.object.key() {
-                problem(problems, item, key, format!("is there already{line}"));
+                problem(problems, item, key, format!("is there already{place}"));
                 break;
             }
-            problem(problems, item, key, format!("{what} is already taken by {}{line}", first.object.key()));
+            problem(problems, item, key, format!("{what} is already taken by {}{place}", first.object.key()));
         }
     }
     for item in objects {

@@ -14,7 +14,7 @@ use crate::object_change::describe;
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, PortSpec};
 use crate::store::Durability;
-use config::{Host, Index, Item, Key, Kind, Lease, Object, Route, Rule, RuleAction};
+use config::{Host, Index, Item, Key, Kind, Lease, Object, Route, Rule, RuleAction, Texts};
 use ipnet::IpNet;
 use model::Vrf;
 use std::collections::HashSet;
@@ -73,17 +73,17 @@ pub(super) struct Next {
 }
 
 impl Core {
-    /// Replaces the file's objects with those in `toml`; with `dry_run` only says what would change. With
+    /// Replaces the file's objects with those in `texts`; with `dry_run` only says what would change. With
     /// `confirm` the change is undone after that time.
     pub(crate) fn apply(
         &self,
         by: Author,
-        toml: &str,
+        texts: &Texts,
         dry_run: bool,
         confirm: Option<Duration>,
     ) -> Result<Done, Error> {
         // If reading fails, `parse` names all problems, including objects that don't fit together.
-        let file = config::read(toml).map_err(|e| config::parse(toml).err().unwrap_or(e))?;
+        let file = config::read(texts).map_err(|e| config::parse_all(texts).err().unwrap_or(e))?;
         let host = Arc::new(file.host.clone());
         let draft = |state: &State| {
             check_host(&state.host, &host)?;
@@ -106,8 +106,8 @@ impl Core {
         };
         let digest = super::digest(&file.objects);
         // Another text may still have the objects of the daemon's file.
-        let is_own = |own: String| {
-            own == toml || config::read(&own).is_ok_and(|own| super::digest(&own.objects) == digest)
+        let is_own = |own: Texts| {
+            own == *texts || config::read(&own).is_ok_and(|own| super::digest(&own.objects) == digest)
         };
         let taken = (!dry_run && self.config.read().is_ok_and(is_own)).then(|| digest.clone());
         let how = || Switching { durability: Durability::Disk, taken: taken.clone(), ..Switching::by(by) };

@@ -3,10 +3,10 @@
 
 use super::{View, begin_anew, check_host};
 use crate::owner::{Objects, Owner};
-use config::{Host, Item, Key};
+use config::{Host, Item, Key, Texts};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -15,15 +15,21 @@ use std::sync::{Mutex, PoisonError};
 const NAMED: usize = 3;
 
 type Open = Box<dyn Fn() -> io::Result<File> + Send + Sync>;
+/// Opens the files that match patterns, by name.
+type OpenIncluded = Box<dyn Fn(&[String]) -> io::Result<Vec<(String, File)>> + Send + Sync>;
 
 pub struct ConfigFile {
     path: PathBuf,
     open: Open,
+    included: OpenIncluded,
     compared: Mutex<Option<Compared>>,
 }
 
 struct Compared {
     file: Identity,
+    /// The patterns of what it includes, and the files that they match, or the reason why these can't be opened.
+    patterns: Vec<String>,
+    included: Result<Vec<(String, Identity)>, String>,
     text: Result<Parsed, String>,
 }
 
@@ -40,9 +46,14 @@ struct Parsed {
 type Identity = [i128; 5];
 
 impl ConfigFile {
-    /// Remembers the file at `path`, which `open` opens for reading.
-    pub fn new(path: &Path, open: impl Fn() -> io::Result<File> + Send + Sync + 'static) -> Self {
-        Self { path: path.to_owned(), open: Box::new(open), compared: Mutex::default() }
+    /// Remembers the file at `path`, which `open` opens for reading, and `included` those that it includes.
+    pub fn new(
+        path: &Path,
+        open: impl Fn() -> io::Result<File> + Send + Sync + 'static,
+        included: impl Fn(&[String]) -> io::Result<Vec<(String, File)>> + Send + Sync + 'static,
+    ) -> Self {
+        let (open, included) = (Box::new(open), Box::new(included));
+        Self { path: path.to_owned(), open, included, compared: Mutex::default() }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -51,19 +62,37 @@ impl ConfigFile {
 
     fn opened(&self) -> io::Result<(File, Identity)> {
         let file = (self.open)()?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::other("it is not a file"));
-        }
-        let numbers = [metadata.dev(), metadata.ino(), metadata.size()].map(i128::from);
-        let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-        let times =
-            [time(metadata.mtime(), metadata.mtime_nsec()), time(metadata.ctime(), metadata.ctime_nsec())];
-        Ok((file, [numbers[0], numbers[1], numbers[2], times[0], times[1]]))
+        let identity = identity(&file)?;
+        Ok((file, identity))
     }
 
-    pub(super) fn read(&self) -> io::Result<String> {
-        text(self.opened()?.0)
+    pub(super) fn read(&self) -> io::Result<Texts> {
+        Texts::read(self.opened()?.0, &self.included)
+    }
+
+    fn matching(&self, patterns: &[String]) -> io::Result<Vec<(String, File, Identity)>> {
+        let opened = (self.included)(patterns)?.into_iter();
+        opened.map(|(name, file)| identity(&file).map(|identity| (name, file, identity))).collect()
+    }
+
+    /// Reads the file, and those that it includes.
+    fn compare(&self, main: File, file: Identity, view: &View) -> Compared {
+        let (mut patterns, mut included) = (Vec::new(), Ok(Vec::new()));
+        let read = Texts::read(main, |wanted| {
+            patterns = wanted.to_vec();
+            let found = self.matching(wanted);
+            included = identities(&found);
+            Ok(found?.into_iter().map(|(name, file, _)| (name, file)).collect())
+        });
+        let read = read.map_err(|e| format!("it can't be read: {e}"));
+        Compared { file, patterns, included, text: read.and_then(|texts| Parsed::of(&texts, view)) }
+    }
+
+    /// Is true if neither the file nor any that it includes has changed.
+    fn is_same(&self, known: &Compared, file: &Identity) -> bool {
+        let is_same =
+            || known.patterns.is_empty() || identities(&self.matching(&known.patterns)) == known.included;
+        known.file == *file && is_same()
     }
 
     /// Describes how the running configuration differs from the file; `None` if it does not. The file is read again
@@ -74,10 +103,8 @@ impl ConfigFile {
             Err(e) => return Some(format!("it can't be read: {e}")),
         };
         let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
-        if compared.as_ref().is_none_or(|known| known.file != identity) {
-            let read = text(file).map_err(|e| format!("it can't be read: {e}"));
-            *compared =
-                Some(Compared { file: identity, text: read.and_then(|text| Parsed::of(&text, view)) });
+        if !compared.as_ref().is_some_and(|known| self.is_same(known, &identity)) {
+            *compared = Some(self.compare(file, identity, view));
         }
         match &mut compared.as_mut()?.text {
             Ok(parsed) => parsed.difference(view),
@@ -86,10 +113,22 @@ impl ConfigFile {
     }
 }
 
-fn text(file: File) -> io::Result<String> {
-    let mut text = String::new();
-    file.take(config::MOST_BYTES + 1).read_to_string(&mut text)?;
-    Ok(text)
+fn identity(file: &File) -> io::Result<Identity> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let numbers = [metadata.dev(), metadata.ino(), metadata.size()].map(i128::from);
+    let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    let times =
+        [time(metadata.mtime(), metadata.mtime_nsec()), time(metadata.ctime(), metadata.ctime_nsec())];
+    Ok([numbers[0], numbers[1], numbers[2], times[0], times[1]])
+}
+
+/// Returns what tells whether files are others later.
+fn identities(found: &io::Result<Vec<(String, File, Identity)>>) -> Result<Vec<(String, Identity)>, String> {
+    let files = found.as_ref().map_err(ToString::to_string)?;
+    Ok(files.iter().map(|(name, _, identity)| (name.clone(), *identity)).collect())
 }
 
 /// Returns a digest of a file's objects, independent of comments and formatting. It tells different files
@@ -101,9 +140,9 @@ pub(super) fn digest(objects: &[Item]) -> String {
 
 impl Parsed {
     /// Reads a file. What is in force as well has no memory of its own.
-    fn of(text: &str, view: &View) -> Result<Self, String> {
+    fn of(texts: &Texts, view: &View) -> Result<Self, String> {
         let wrong = |problems| format!("it is wrong, and was not taken: {problems}");
-        let file = config::parse(text).map_err(wrong)?;
+        let file = config::parse_all(texts).map_err(wrong)?;
         let mut objects = Objects::default();
         let mut differing = BTreeSet::new();
         for item in file.objects {

@@ -67,7 +67,9 @@ struct Bench {
 pub(crate) fn config_file(dir: &Path, text: &str) -> ConfigFile {
     let file = dir.join("host.toml");
     std::fs::write(&file, text).unwrap();
-    ConfigFile::new(&file.clone(), move || std::fs::File::open(&file))
+    let folder = dir.to_owned();
+    let included = move |patterns: &[String]| config::open_included(&folder, patterns);
+    ConfigFile::new(&file.clone(), move || std::fs::File::open(&file), included)
 }
 
 fn start_in(dir: TempDir, text: &str) -> Result<Bench, Error> {
@@ -95,7 +97,7 @@ const TESTER: fn() -> Author = || Author::daemon("test");
 
 impl Core {
     fn take_file(&self, text: &str, dry_run: bool) -> Result<Done, Error> {
-        self.apply(TESTER(), text, dry_run, None)
+        self.apply(TESTER(), &text.to_owned().into(), dry_run, None)
     }
 
     /// Makes a change as those of clients are made.
@@ -479,7 +481,7 @@ fn a_file_that_stays_is_read_once_whatever_changes() {
     std::fs::write(file.path(), FILE).unwrap();
     // All descriptors have one position: who reads again finds nothing.
     let once = std::fs::File::open(file.path()).unwrap();
-    let config = ConfigFile::new(file.path(), move || once.try_clone());
+    let config = ConfigFile::new(file.path(), move || once.try_clone(), |_| Ok(Vec::new()));
     let (store, run_dir) = (Store::open(dir.path()).unwrap(), Path::new("/run/x").into());
     let ports = Arc::new(FakePorts::new(Log::default()));
     let parsed = config::parse(FILE).unwrap();

@@ -5,19 +5,18 @@ use crate::client::Failure;
 use crate::lists;
 use crate::output::{green, print, print_json, red, yellow};
 use api::v1;
+use config::{Included, Texts};
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-fn read(file: &Path) -> Result<String, Failure> {
-    // The parser refuses a longer one.
-    let text = |from: &mut dyn Read| std::io::read_to_string(from.take(config::MOST_BYTES + 1));
-    let text = match file.to_str() {
-        Some("-") => text(&mut std::io::stdin()),
-        _ => File::open(file).and_then(|mut file| text(&mut file)),
+fn read(file: &Path) -> Result<Texts, Failure> {
+    let texts = match file.to_str() {
+        // The parser refuses a longer one, and one that includes others: they would be in no folder.
+        Some("-") => std::io::read_to_string(std::io::stdin().take(config::MOST_BYTES + 1)).map(Texts::from),
+        _ => Texts::load(file),
     };
-    text.map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
+    texts.map_err(|e| Failure::Refused(format!("{}: {e}", file.display())))
 }
 
 pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
@@ -25,7 +24,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
         problems if problems.is_empty() => Ok(document),
         problems => Err(problems.into()),
     };
-    match config::parse(&read(file)?).and_then(fits) {
+    match config::parse_all(&read(file)?).and_then(fits) {
         Ok(document) => {
             let mut warnings = config::warnings(&document.objects);
             warnings.extend(config::check_readers(&document, sandbox::lookup));
@@ -36,13 +35,8 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
                 let entry = |problem: &config::Problem| entry(&problem.at, &problem.message);
                 return print_json(&warnings.iter().map(entry).collect());
             }
-            let place = |problem: &config::Problem| {
-                problem
-                    .line
-                    .map_or_else(|| file.display().to_string(), |line| format!("{}:{line}", file.display()))
-            };
             let line = |problem: &config::Problem| {
-                format!("{}: {}\n", place(problem), warning(&problem.at, &problem.message))
+                format!("{}: {}\n", problem.place_in(file), warning(&problem.at, &problem.message))
             };
             let lines: String = warnings.iter().map(line).collect();
             print(&format!("{lines}{} is good\n", file.display()))
@@ -61,8 +55,11 @@ pub async fn apply(
     dry_run: bool,
     confirm_seconds: u32,
 ) -> Result<(), Failure> {
-    let toml = read(file)?;
-    let request = v1::ApplyRequest { toml, dry_run, confirm_seconds };
+    let Texts { main: toml, included } = read(file)?;
+    let one = |file: Included| v1::IncludedFile { name: file.name, toml: file.text };
+    let included = included.filter(|_| !config::includes(&toml).is_empty());
+    let included = included.map(|all| v1::IncludedFiles { files: all.into_iter().map(one).collect() });
+    let request = v1::ApplyRequest { toml, dry_run, confirm_seconds, included };
     let changes = on.client.apply(request).await.map_err(|status| refused(file, dry_run, status))?;
     show(&changes.into_inner(), on.json, &done(dry_run, confirm_seconds))
 }

@@ -4,7 +4,7 @@ use super::value;
 use crate::client::Failure;
 use crate::doctor::{Finding, Level, Machine, Subject, examine};
 use crate::output::{green, print, print_json, red, yellow};
-use config::Document;
+use config::{Document, Texts};
 use std::path::Path;
 
 /// The file in the systemd unit.
@@ -35,8 +35,8 @@ fn read(file: Option<&Path>) -> (Finding, Document) {
     let name = path.display();
     let finding = |level, message, advice: Option<String>| Finding { check: "file", level, message, advice };
     let nothing = Document::default();
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let texts = match Texts::load(path) {
+        Ok(texts) => texts,
         // Before the first start, nobody expects a file.
         Err(e) if file.is_none() && e.kind() == std::io::ErrorKind::NotFound => {
             let advice = format!("name another: viaduct doctor FILE; or write {FILE}, see host.toml(5)");
@@ -48,7 +48,7 @@ fn read(file: Option<&Path>) -> (Finding, Document) {
             return (finding(Level::Broken, format!("{name}: {e}"), Some(advice)), nothing);
         }
     };
-    match config::parse(&text) {
+    match config::parse_all(&texts) {
         Ok(document) => (finding(Level::Good, format!("{name} is good"), None), document),
         Err(problems) => {
             let advice = Some(format!("viaduct check {name}"));

@@ -168,6 +168,33 @@ fn a_reload_takes_the_file_or_leaves_all_as_it_is() {
 }
 
 #[test]
+fn what_a_file_includes_is_of_the_file() {
+    let bench = start(FILE);
+    let part = bench.dir.path().join("more.toml");
+    std::fs::write(&part, VM2).unwrap();
+    let main = format!("include = [\"more*.toml\"]\n{FILE}");
+    bench.write(&main);
+    assert!(bench.difference().unwrap().contains("guest \"vm2\""), "{:?}", bench.difference());
+    // A client that knows nothing of it must not remove what is included.
+    let said = bench.core.take_file(&main, false).unwrap_err().to_string();
+    assert!(said.contains("did not come with this text"), "{said}");
+    bench.core.reload();
+    assert_eq!((bench.keys().len(), bench.difference()), (3, None));
+    let moved = VM2.replace("10.1.1.2", "10.1.1.3");
+    std::fs::write(&part, &moved).unwrap();
+    assert!(bench.difference().unwrap().contains("guest \"vm2\""));
+    let included = Some(vec![config::Included { name: "more.toml".to_owned(), text: moved }]);
+    bench.core.apply(TESTER(), &config::Texts { main, included }, false, None).unwrap();
+    assert_eq!(bench.difference(), None);
+    std::fs::write(bench.dir.path().join("more2.toml"), VM2.replace("vm2", "vm9")).unwrap();
+    bench.core.reload();
+    assert!(bench.difference().unwrap().contains("more2.toml: line "), "{:?}", bench.difference());
+    std::fs::remove_file(part).unwrap();
+    bench.core.reload();
+    assert!(bench.keys().iter().any(|key| key.contains("vm9")) && bench.difference().is_none());
+}
+
+#[test]
 fn another_hosts_file_is_refused() {
     let bench = start(FILE);
     let said =

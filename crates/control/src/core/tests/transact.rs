@@ -120,7 +120,7 @@ fn a_change_that_nobody_confirms_is_undone_and_others_stay() {
     let soon = Transaction { confirm: moment, ..asked(vec![Operation::Put(vm2())]) };
     bench.core.transact(TESTER(), soon.clone()).unwrap();
     bench.core.add(route()).unwrap();
-    let waits = bench.core.apply(TESTER(), FILE, false, moment).unwrap_err().to_string();
+    let waits = bench.core.apply(TESTER(), &FILE.to_owned().into(), false, moment).unwrap_err().to_string();
     assert!(waits.contains("viaduct confirm"), "{waits}");
     bench.core.refresh().unwrap();
     assert!(bench.core.unconfirmed().is_none());
