@@ -53,6 +53,7 @@ impl Diagnostic {
     pub(crate) const NONE: Self = Self(0);
     pub(crate) const EXPIRED: Self = Self(1);
     pub(crate) const NEIGHBOUR_DOWN: Self = Self(3);
+    pub(crate) const FORWARDING_RESET: Self = Self(4);
     pub(crate) const ADMIN_DOWN: Self = Self(7);
 
     /// Returns the reason in words.

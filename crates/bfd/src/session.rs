@@ -13,11 +13,13 @@ pub struct Config {
     pub interval: Duration,
     /// Lost packets after which the neighbour is to take the path for broken: not 0.
     pub multiplier: u8,
+    /// Whether routers may be between: then packets from far away can look like the neighbour's.
+    pub multihop: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { interval: Duration::from_millis(300), multiplier: 3 }
+        Self { interval: Duration::from_millis(300), multiplier: 3, multihop: false }
     }
 }
 
@@ -116,6 +118,8 @@ pub struct Session {
     polls: bool,
     /// The neighbour waits for such a confirmation.
     answers: bool,
+    /// The neighbour is to wait longer for packets.
+    begs_patience: bool,
     /// When the next packet is due. None: the neighbour takes none.
     next: Option<Duration>,
     /// The interval from which that follows.
@@ -146,6 +150,7 @@ impl Session {
             remote: Remote::UNKNOWN,
             polls: false,
             answers: false,
+            begs_patience: false,
             next: Some(now),
             paced: None,
             last: now,
@@ -173,8 +178,9 @@ impl Session {
         }
         let state = State::Up;
         let remote = Remote { state, number: other, multiplier, sends, takes, ..Remote::UNKNOWN };
-        let mut session = Self { number, state, remote, ..Self::new(config, seed, now) };
-        session.expires = session.detection().map(|time| now + time);
+        // The neighbour may have been asked for patience.
+        let mut session = Self { number, state, remote, polls: true, ..Self::new(config, seed, now) };
+        session.expires = session.detection().map(|time| now + time.max(SLOW));
         Some(session)
     }
 
@@ -198,9 +204,12 @@ impl Session {
         }
     }
 
-    /// Takes a packet of the neighbour (RFC 5880, 6.8.6).
+    /// Takes a packet of the neighbour (RFC 5880, 6.8.6). Behind routers, one that does not name a session that is up does
+    /// not end it, against the letter of that section: anybody could have sent it, and a neighbour that has lost the
+    /// session is silent in it, which ends it as well.
     pub fn received(&mut self, packet: &Packet, now: Duration) -> Option<Change> {
-        if packet.other != 0 && packet.other != self.number {
+        let is_nameless = packet.other == 0 && self.config.multihop && self.state == State::Up;
+        if is_nameless || packet.other != 0 && packet.other != self.number {
             self.counts.foreign += 1;
             return None;
         }
@@ -271,7 +280,7 @@ impl Session {
             multiplier: self.config.multiplier,
             own: self.number,
             other: self.remote.number,
-            sends: micros(self.own_interval()),
+            sends: micros(if self.begs_patience { SLOW } else { self.own_interval() }),
             takes: micros(self.config.interval),
         };
         Some(packet.bytes())
@@ -289,6 +298,20 @@ impl Session {
         (self.state, self.diagnostic) = (State::AdminDown, Diagnostic::ADMIN_DOWN);
         (self.expires, self.polls, self.answers) = (None, false, false);
         self.next = Some(now);
+    }
+
+    /// Goes down, and tells the neighbour with the next packet, which is due at once: packets do not arrive here any more.
+    pub fn fail(&mut self, now: Duration) {
+        (self.state, self.diagnostic) = (State::Down, Diagnostic::FORWARDING_RESET);
+        (self.expires, self.polls, self.answers) = (None, false, false);
+        self.next = Some(now);
+    }
+
+    /// Has the neighbour wait some seconds for packets before it takes the path for broken, or no more. It is told with
+    /// the next packet.
+    pub const fn beg_patience(&mut self, begs: bool) {
+        self.begs_patience = begs;
+        self.polls = matches!(self.state, State::Up);
     }
 
     fn rise(&mut self) -> Change {

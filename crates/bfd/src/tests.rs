@@ -144,7 +144,7 @@ fn an_operator_who_ends_a_session_says_nothing_about_the_path() {
 
 #[test]
 fn the_slower_one_decides() {
-    let slow = Config { interval: ms(700), multiplier: 5 };
+    let slow = Config { interval: ms(700), multiplier: 5, multihop: false };
     let mut net = Net::new([Config::default(), slow]);
     net.run(ms(10_000));
     let [fast, slow] = [0, 1].map(|end| net.ends[end].status());
@@ -181,12 +181,63 @@ fn a_neighbour_does_not_notice_that_another_program_goes_on() {
     net.cut = [true; 2];
     let now = net.now;
     net.ends[0] = Session::resume(Config::default(), &held, 100, now).unwrap();
-    net.run(ms(950));
+    net.run(ms(1050));
     assert_eq!(net.changes[0].last().unwrap().1, Change::Down(Diagnostic::EXPIRED));
     assert_eq!(net.ends[0].held(), None);
     for broken in [Held { own: 0, ..held }, Held { other: 0, ..held }, Held { multiplier: 0, ..held }] {
         assert!(Session::resume(Config::default(), &broken, 1, now).is_none());
     }
+}
+
+#[test]
+fn who_is_far_away_does_not_end_a_session_by_a_forged_packet() {
+    let fast = Config { interval: ms(10), multiplier: 3, multihop: true };
+    let mut net = Net::new([fast; 2]);
+    net.run(ms(5000));
+    assert_eq!(net.states(), [State::Up; 2]);
+    let own = net.sent[1].last().unwrap().1;
+    for state in [State::Down, State::AdminDown] {
+        let forged = Packet { state, own: 4711, other: 0, ..own };
+        assert_eq!(net.ends[0].received(&forged, net.now), None);
+    }
+    net.run(ms(1000));
+    assert_eq!((net.states(), net.ends[0].status().counts.foreign), ([State::Up; 2], 2));
+    // A neighbour that begins anew is noticed nevertheless, in the detection time.
+    let (now, before) = (net.now, net.changes[0].len());
+    net.ends[1] = Session::new(fast, 77, now);
+    net.run(ms(5000));
+    let (at, change) = net.changes[0][before];
+    assert_eq!((change, net.states()), (Change::Down(Diagnostic::EXPIRED), [State::Up; 2]));
+    assert!(at <= now + ms(35), "{at:?} after {now:?}");
+}
+
+#[test]
+fn a_neighbour_that_is_asked_for_patience_has_it_for_seconds() {
+    let fast = Config { interval: ms(10), multiplier: 3, multihop: true };
+    let mut net = Net::new([fast; 2]);
+    net.run(ms(5000));
+    net.ends[0].beg_patience(true);
+    net.run(ms(50));
+    let (held, now) = (net.ends[0].held().unwrap(), net.now);
+    net.cut = [true; 2];
+    net.run(ms(900));
+    net.cut = [false; 2];
+    net.ends[0] = Session::resume(fast, &held, 99, now + ms(900)).unwrap();
+    net.run(ms(1000));
+    assert_eq!(net.changes[1].iter().map(|(_, change)| *change).collect::<Vec<_>>(), [Change::Up]);
+    assert_eq!((net.states(), net.ends[1].status().detection), ([State::Up; 2], Some(ms(30))));
+    let last = net.sent[0].last().unwrap().1;
+    assert!(!last.polls && last.sends == 10_000, "the time is told, and confirmed");
+}
+
+#[test]
+fn a_neighbour_that_fails_says_so() {
+    let mut net = Net::usual();
+    let now = net.now;
+    net.ends[0].fail(now);
+    net.run(ms(10));
+    assert_eq!(net.changes[1].last().unwrap().1, Change::Down(Diagnostic::NEIGHBOUR_DOWN));
+    assert_eq!(net.ends[1].status().remote_diagnostic, Diagnostic::FORWARDING_RESET);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::bgp::Bgp;
 use crate::object::{Place, Wire};
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Prefix, Value, Within, text};
+use crate::value::{Prefix, Value, Within, describe, text};
 use ipnet::IpNet;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +29,9 @@ pub struct Host {
     /// Whether tunnel packets over IPv4 leave with Don't Fragment. `false`: they may be fragmented, and fragments from
     /// remotes are reassembled.
     pub tunnel_df: bool,
+    /// Milliseconds between two packets of BFD with tunnels' remotes (RFC 5883); `None`: remotes are not watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel_bfd: Option<u32>,
     /// The address that serves Prometheus; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
@@ -63,6 +66,7 @@ impl Default for Host {
             tunnel_peers: Vec::new(),
             udp6_zero_checksum: false,
             tunnel_df: true,
+            tunnel_bfd: None,
             metrics: None,
             readers: None,
             socket_dirs: Vec::new(),
@@ -86,6 +90,22 @@ impl Value for SocketDir {
             return Err(format!("\"{dir}\" is no absolute path of a directory"));
         }
         Ok(Self(dir.to_owned()))
+    }
+}
+
+/// Whether tunnels' remotes are watched, and how often in milliseconds.
+struct TunnelBfd(Option<u32>);
+
+impl Value for TunnelBfd {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        const USUAL: u32 = 10;
+        match value {
+            Node::Boolean(is_on) => Ok(Self(is_on.then_some(USUAL))),
+            Node::Integer(_) => Within::<10, 10_000>::read(value).map(|interval| Self(Some(interval.wide()))),
+            other => {
+                Err(format!("expected true, false or a time in milliseconds, found {}", describe(other)))
+            }
+        }
     }
 }
 
@@ -172,6 +192,7 @@ impl Host {
             tunnel_peers: r.list::<Prefix>("tunnel_peers").into_iter().map(|prefix| prefix.0).collect(),
             udp6_zero_checksum: r.get("udp6_zero_checksum").unwrap_or_default(),
             tunnel_df: r.get("tunnel_df").unwrap_or(true),
+            tunnel_bfd: r.get::<TunnelBfd>("tunnel_bfd").and_then(|interval| interval.0),
             metrics: r.get("metrics"),
             readers: r.get::<Group>("readers").map(|group| group.0),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {

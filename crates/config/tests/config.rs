@@ -70,6 +70,21 @@ fn a_host_written_out_for_people_reads_back() {
 }
 
 #[test]
+fn remotes_are_watched_as_often_as_the_file_says() {
+    for (given, interval, written) in [
+        ("true", Some(10), "tunnel_bfd = 10\n"),
+        ("500", Some(500), "tunnel_bfd = 500\n"),
+        ("false", None, ""),
+    ] {
+        let host = parse(&format!("[host]\nname = \"a\"\ntunnel_bfd = {given}\n")).unwrap().host;
+        assert_eq!(
+            (host.tunnel_bfd, host.to_toml()),
+            (interval, format!("[host]\nname = \"a\"\n{written}\n"))
+        );
+    }
+}
+
+#[test]
 fn objects_say_whom_they_refer_to() {
     let of = |key: &str| {
         let document = parse(VALID).unwrap();
@@ -407,6 +422,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("name = \"a\"", "name = \"a\"\nudp6_zero_checksum = 1", "udp6_zero_checksum: expected true or false"),
     ("name = \"a\"", "name = \"a\"\ntunnel_df = \"no\"", "tunnel_df: expected true or false"),
+    ("name = \"a\"", "name = \"a\"\ntunnel_bfd = 9", "tunnel_bfd: 9 is out of range; use 10 to 10000"),
+    (
+        "name = \"a\"",
+        "name = \"a\"\ntunnel_bfd = \"fast\"",
+        "tunnel_bfd: expected true, false or a time in milliseconds",
+    ),
     ("\"/data/vms/**\"", "\"vms\"", "\"vms\" is no absolute path of a directory"),
     ("\"/data/vms/**\"", "\"/data/../etc\"", "is no absolute path of a directory"),
     ("mac = \"02:00:00:00:00:05\"\n", "", "guest \"hpc1\": `mac` is missing"),

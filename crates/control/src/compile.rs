@@ -223,6 +223,7 @@ impl<'a> Compiler<'a> {
             tunnel_source: self.index.tunnel_sources().to_vec(),
             tunnel_peers: host.tunnel_peers.clone(),
             router_mac: router_id.map(router_mac),
+            tunnel_bfd: host.tunnel_bfd.is_some(),
             udp6_zero_checksum: host.udp6_zero_checksum,
             tunnel_fragments: !host.tunnel_df,
         };

@@ -45,5 +45,5 @@ pub use server::{Listeners, Missing, RunDir, Sandbox, ServeError, serve};
 pub use sockets::{SOCKETS_DIR, SocketsSpec};
 pub use speaking::{Speech, SpokenNetwork};
 pub use store::{Store, StoreError};
-pub use underlay::{TunnelTraffic, Underlay, UnderlayWire};
+pub use underlay::{RemoteStatus, TunnelTraffic, Underlay, UnderlayWire, Watched};
 pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

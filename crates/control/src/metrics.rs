@@ -7,6 +7,7 @@ use crate::core::{Core, View};
 use crate::process::{Process, Usage};
 use crate::scrapes;
 use crate::service::{nexthop_entries, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
+use crate::underlay::RemoteStatus;
 use api::v1::{BgpPeer, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry, VifShape};
 use model::DropReason;
 use std::collections::BTreeMap;
@@ -81,6 +82,7 @@ fn render(core: &Core, process: &Process) -> String {
     ovs(&ovs_ports(core), &mut text);
     services(&core.ports().services(), view, &mut text);
     bgp(&core.ports().bgp().unwrap_or_default(), &mut text);
+    remotes(&core.ports().remotes(), &mut text);
     if !core.sockets().is_empty() {
         sockets(&core.ports().sockets(), &mut text);
     }
@@ -297,6 +299,17 @@ fn services(counts: &services::Counts, view: &View, text: &mut Text) {
     }
     let each = leases.iter().map(|(network, count)| (format!("network=\"{}\"", escaped(network)), *count));
     text.family("leases", "gauge", "Guests that have addresses of a network's pool.", each);
+}
+
+fn remotes(remotes: &[RemoteStatus], text: &mut Text) {
+    if remotes.is_empty() {
+        return;
+    }
+    let label = |of: &RemoteStatus| format!("remote=\"{}\"", of.remote);
+    let down = remotes.iter().map(|of| (label(of), u64::from(of.is_down)));
+    text.family("remote_down", "gauge", "Whether a remote of tunnels is down by BFD.", down);
+    let ups = remotes.iter().map(|of| (label(of), of.session.ups));
+    text.family("remote_bfd_ups_total", "counter", "How often the BFD session with a remote came up.", ups);
 }
 
 fn bgp(BgpReply { peers, .. }: &BgpReply, text: &mut Text) {

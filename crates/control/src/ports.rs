@@ -4,7 +4,7 @@ use crate::compile::{made_up_mac, ovs_side, verbs_vif, way_out};
 use crate::host_side::HostSide;
 use crate::rdma::{RdmaSpec, RdmaStatus};
 use crate::sockets::SocketsSpec;
-use crate::underlay::{TunnelTraffic, Underlay};
+use crate::underlay::{RemoteStatus, TunnelTraffic, Underlay};
 use crate::windows::WindowSpec;
 use api::v1;
 use config::{
@@ -29,6 +29,10 @@ pub trait Ports: Send + Sync {
     fn keep_underlay(&self, _wanted: Underlay) {}
     /// Returns what is wrong with wires and the kernel, as pairs of an object and what is wrong.
     fn underlay_problems(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    /// Returns the remotes of tunnels that are watched by BFD.
+    fn remotes(&self) -> Vec<RemoteStatus> {
         Vec::new()
     }
     /// Is true if a port can't be opened because of what is at the path of its socket. Whoever may write

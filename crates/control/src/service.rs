@@ -305,7 +305,9 @@ impl Viaduct for Service {
         let work = move |core: &Core| {
             let view = core.view();
             let held = answers.hold(user, tables::entries(&view, request.table()) * ENTRY)?;
-            let reply = lists::whole("StreamTable", |most, send| tables::parts(&view, &request, most, send))?;
+            let reply = lists::whole("StreamTable", |most, send| {
+                tables::parts((&view, core.ports()), &request, most, send)
+            })?;
             Ok((reply, held))
         };
         self.blocking(work).await.map(held)
@@ -332,9 +334,9 @@ impl Viaduct for Service {
 
     async fn stream_table(&self, request: Request<v1::TableRequest>) -> Reply<Self::StreamTableStream> {
         let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
-        let request = request.into_inner();
+        let (core, request) = (self.core.clone(), request.into_inner());
         let make = move |view: &View, send: &mut lists::Send<'_, _>| {
-            tables::parts(view, &request, lists::PART, send)
+            tables::parts((view, core.ports()), &request, lists::PART, send)
         };
         Ok(Response::new(lists::stream(self.core.clone(), held, make)))
     }

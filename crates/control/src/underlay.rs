@@ -2,12 +2,14 @@
 //! kernel's, and the addresses that it must not have.
 
 use crate::core::View;
+use api::v1;
 use config::{Host, Index, Kind, Object, Way, Wire};
 use ipnet::IpNet;
 use model::{VifId, VifKind};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// The tunnel packets that are taken of a wire that the kernel keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub struct TunnelTraffic {
     pub geneve: bool,
     /// Whether tunnel packets over IPv4 may come in fragments.
     pub fragments: bool,
+    /// Whether BFD of remotes is taken.
+    pub bfd: bool,
+    /// Whether the kernel gets BFD from behind routers as well, for BGP peers.
+    pub bfd_of_peers: bool,
 }
 
 impl TunnelTraffic {
@@ -26,7 +32,9 @@ impl TunnelTraffic {
         let sources = index.tunnel_sources().iter().copied();
         let addresses =
             sources.filter(|source| !index.wires().iter().any(|wire| has(wire, *source))).collect();
-        Self { addresses, geneve, fragments: !host.tunnel_df }
+        let (fragments, bfd) = (!host.tunnel_df, host.tunnel_bfd.is_some());
+        let bfd_of_peers = bfd && far_peers(host).next().is_some();
+        Self { addresses, geneve, fragments, bfd, bfd_of_peers }
     }
 }
 
@@ -36,8 +44,15 @@ impl fmt::Display for TunnelTraffic {
         let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
         write!(f, "tunnels to {}", addresses.join(" and "))?;
         let also = |is, what| if is { what } else { "" };
-        write!(f, "{}{}", also(self.geneve, ", geneve"), also(self.fragments, ", fragments"))
+        write!(f, "{}{}", also(self.geneve, ", geneve"), also(self.fragments, ", fragments"))?;
+        write!(f, "{}{}", also(self.bfd, ", bfd"), also(self.bfd_of_peers, " and the kernel's"))
     }
+}
+
+/// Returns the BGP peers behind routers that are watched by BFD.
+fn far_peers(host: &Host) -> impl Iterator<Item = IpAddr> {
+    let peers = host.bgp.iter().flat_map(|bgp| &bgp.peers);
+    peers.filter(|peer| peer.bfd == config::Bfd::Multihop).map(|peer| peer.address)
 }
 
 /// A wire on a network device of the kernel.
@@ -62,6 +77,37 @@ pub struct Underlay {
     pub sources: Vec<IpAddr>,
     /// Routers of wires that the kernel does not keep: they take what it has no route for.
     pub gateways: Vec<IpAddr>,
+    /// The remotes that are watched by BFD, and how often.
+    pub watched: Option<Watched>,
+}
+
+/// A remote of tunnels that is watched by BFD.
+#[derive(Clone, Debug)]
+pub struct RemoteStatus {
+    pub remote: IpAddr,
+    /// Whether its tunnels are used only where there is no other path.
+    pub is_down: bool,
+    pub session: v1::BgpBfd,
+}
+
+/// Remotes of tunnels that are watched by BFD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    pub remotes: BTreeSet<IpAddr>,
+    /// The time between two packets.
+    pub interval: Duration,
+}
+
+impl Watched {
+    /// Returns the remotes of nexthops. A BGP peer that has a session with an address of the kernel's has no second one
+    /// with it.
+    fn of(view: &View, sources: &[IpAddr]) -> Option<Self> {
+        let interval = Duration::from_millis(view.host.tunnel_bfd?.into());
+        let is_watched = |peer: &IpAddr| sources.iter().any(|source| source.is_ipv4() == peer.is_ipv4());
+        let peers: Vec<_> = far_peers(&view.host).filter(is_watched).collect();
+        let remotes = view.tables.nexthops.values().filter_map(model::Nexthop::remote);
+        Some(Self { remotes: remotes.filter(|remote| !peers.contains(remote)).collect(), interval })
+    }
 }
 
 impl Underlay {
@@ -70,12 +116,13 @@ impl Underlay {
             view.objects.of_kind(Kind::Wire).filter_map(|owned| of_wire(view, &owned.object)).collect();
         let own: Vec<&Wire> = own_wires(view).collect();
         let is_own = |source: &IpAddr| own.iter().any(|wire| has(wire, *source));
-        let sources =
+        let sources: Vec<_> =
             view.tables.host.tunnel_source.iter().copied().filter(|source| !is_own(source)).collect();
         let gateways = own.iter().flat_map(|wire| wire.gateway.clone()).collect();
         let is_shared = wires.iter().any(|wire| wire.shared);
         let remotes = if is_shared { remotes(view, &own) } else { BTreeSet::new() };
-        Self { wires, remotes, sources, gateways }
+        let watched = Watched::of(view, &sources);
+        Self { wires, remotes, sources, gateways, watched }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::counters::MAX_VIFS;
 use model::{DropReason, Seconds, Service, VifId};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,10 +15,21 @@ const PER_SECOND: u64 = 500;
 /// Longest packet to a service, bytes: longer than any that a service understands.
 const LONGEST: usize = 2048;
 
+/// Returns the number that stands for a tunnel's remote. Two may have the same.
+pub(crate) fn asker(remote: IpAddr) -> VifId {
+    let bits = match remote {
+        IpAddr::V4(addr) => addr.to_bits().into(),
+        IpAddr::V6(addr) => addr.to_bits(),
+    };
+    let mixed = (bits ^ bits >> 64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as u64 >> 32;
+    VifId((mixed % MAX_VIFS as u64) as u16)
+}
+
 /// A packet to a service.
 #[derive(Debug)]
 pub struct Asked {
-    /// The guest's interface; for a VLAN of the guest, the one that stands for it.
+    /// The guest's interface; for a VLAN of the guest, the one that stands for it. For BFD, a number that is made of the
+    /// remote's address: each remote fills its own queue as well.
     pub guest: VifId,
     pub service: Service,
     /// The frame as it came, with complete checksums.
@@ -103,6 +115,7 @@ impl Questions {
 mod tests {
     use super::*;
     use model::DropReason::ServiceFull;
+    use std::collections::BTreeSet;
 
     fn ask(questions: &Questions, guest: u16, now: Seconds) -> Result<(), DropReason> {
         questions.put(VifId(guest), Service::Dhcp, b"frame", |_| {}, now)
@@ -120,6 +133,16 @@ mod tests {
         assert_eq!((ask(&questions, 1, 7), ask(&questions, 1, 7)), (Ok(()), Err(ServiceFull)));
         drop(from);
         assert_eq!(ask(&questions, 3, 7), Err(ServiceFull), "nobody serves");
+    }
+
+    #[test]
+    fn remotes_of_a_subnet_have_queues_of_their_own() {
+        let v4 = (0..256).map(|n| IpAddr::from([192, 0, n as u8, 7]));
+        let v6 = (0..256).map(|n| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, n]));
+        for remotes in [v4.collect::<Vec<_>>(), v6.collect()] {
+            let numbers: BTreeSet<_> = remotes.iter().map(|remote| asker(*remote).0).collect();
+            assert!(numbers.len() > 225, "{}", numbers.len());
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::common::{Common, Handle};
 use crate::core::Limits;
 use crate::counters::{MAX_VIFS, sum};
-use crate::housekeeping::Housekeeper;
+use crate::housekeeping::{Housekeeper, ask};
 use crate::mailbox::{Pending, Receipt};
 use crate::message::Message;
 use crate::meters::Meters;
@@ -25,6 +25,7 @@ use model::{
 };
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -100,6 +101,7 @@ pub struct Engine {
     control: Mutex<Control>,
     threads: Vec<JoinHandle<()>>,
     asked: Mutex<Option<Receiver<Asked>>>,
+    bfd: Mutex<Option<Receiver<Asked>>>,
     _housekeeper: Housekeeper,
 }
 
@@ -119,9 +121,10 @@ impl Engine {
     pub fn with_flows(config: &EngineConfig, flows: Flows) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::with_flows(flows));
         let clock = Clock::start();
-        let (questions, asked) = Questions::new();
+        let ((questions, asked), (bfd, bfd_heard)) = (Questions::new(), Questions::new());
         let limits = Limits {
             questions,
+            bfd,
             cache_entries: config.cache_entries,
             errors_per_second: config.errors_per_second,
             storms: Arc::new(Storms::new(config.flooded_per_second)),
@@ -146,8 +149,9 @@ impl Engine {
         let (taps, ports, lost) = Default::default();
         let common = Arc::new(Common { shared, clock, workers, taps, ports, lost });
         let housekeeper = Housekeeper::start(common.clone(), config.flows, config.announces)?;
-        let (control, asked) = (Mutex::default(), Mutex::new(Some(asked)));
-        Ok(Arc::new(Self { common, control, threads, asked, _housekeeper: housekeeper }))
+        let (control, [asked, bfd]) =
+            (Mutex::default(), [asked, bfd_heard].map(|from| Mutex::new(Some(from))));
+        Ok(Arc::new(Self { common, control, threads, asked, bfd, _housekeeper: housekeeper }))
     }
 
     /// Moves packets through this port from now on. The workers share its receiving queues.
@@ -317,6 +321,27 @@ impl Engine {
     /// Returns the way by which packets to services come. There is one, for who asks first.
     pub fn questions(&self) -> Option<Receiver<Asked>> {
         lock(&self.asked).take()
+    }
+
+    /// Returns the way by which BFD of tunnels' remotes comes. There is one, for who asks first.
+    pub fn bfd(&self) -> Option<Receiver<Asked>> {
+        lock(&self.bfd).take()
+    }
+
+    /// Sends a UDP datagram to the remote of a tunnel, as tunnel packets go. `ports`: from and to. If the next hop is not
+    /// known, it is lost, and the next hop is asked for.
+    pub fn send_to_remote(&self, remote: IpAddr, ports: (u16, u16), payload: &[u8]) {
+        let snapshot = self.common.shared.snapshot();
+        let now = self.common.clock.now().seconds;
+        let view = snapshot.view(self.common.shared.flows(), now);
+        let Some(told) = model::to_remote(&view, remote, ports, payload) else { return };
+        let asked = told.missing.and_then(|missing| ask(&self.common, missing, now)).map(Message::Solicit);
+        let told = (!told.to.is_empty()).then_some(Message::Tell(told, None));
+        for message in asked.into_iter().chain(told) {
+            if let Some(worker) = self.common.workers.first().filter(|worker| !worker.mailbox.is_full()) {
+                worker.mailbox.post(message);
+            }
+        }
     }
 
     /// Sends the answer of a service, a frame without tags, to a guest. Returns whether a worker will do it: not if the

@@ -122,7 +122,11 @@ fn tell(common: &Common, announcer: &mut Announcer, now: Seconds) -> Vec<Message
 }
 
 /// Has a neighbour solicited, on behalf of the wire on which it is looked for.
-fn ask(common: &Common, (scope, addr): (NeighbourScope, IpAddr), now: Seconds) -> Option<Question> {
+pub(crate) fn ask(
+    common: &Common,
+    (scope, addr): (NeighbourScope, IpAddr),
+    now: Seconds,
+) -> Option<Question> {
     let NeighbourScope::Wire(wire) = scope else { return None };
     let waiting = common.shared.wait_for(scope, addr, wire, now);
     (waiting == Waiting::Solicit).then_some(Question { scope, addr, at: None })

@@ -323,7 +323,7 @@ mod tests {
         }
         let traffic = |addresses: &[&str]| {
             let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
-            TunnelTraffic { addresses, geneve: false, fragments: false }
+            TunnelTraffic { addresses, geneve: false, fragments: false, bfd: false, bfd_of_peers: false }
         };
         let fine = traffic(&["192.0.2.1", "2001:db8::1"]);
         assert!(check(&Request::Silence(fine.clone()), &[]).is_ok());

@@ -2,8 +2,9 @@
 
 use crate::decide::{self, Origin};
 use crate::solicit::attached;
+use crate::underlay::underlay_path;
 use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf, copy_to};
-use packet::{Mac, WriteError, mld, neighbour};
+use packet::{Mac, WriteError, build, mld, neighbour};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -67,6 +68,25 @@ pub fn answer<T: Lookup>(tables: &T, guest: VifId, frame: Vec<u8>) -> Option<Una
         to.extend(copy_to(tables, &view.headers, mirror, &Forward::unchanged(mirror)));
     }
     Some(Unasked { frame, to, missing: None })
+}
+
+/// Returns a UDP datagram of this host's own to the remote of a tunnel, by the way of tunnel packets. `ports`: from and
+/// to. Returns none if there is no way to the remote.
+#[must_use]
+pub fn to_remote<T: Lookup>(
+    tables: &T,
+    remote: IpAddr,
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Option<Unasked> {
+    let path = underlay_path(tables, remote, 0)?;
+    let (mac, scope) = (path.hop_mac(tables), path.scope());
+    let Some(mac) = mac else {
+        let missing = path.kernels.is_none().then_some((scope, path.hop));
+        return Some(Unasked { frame: Vec::new(), to: Vec::new(), missing });
+    };
+    let frame = build::datagram((path.src_mac, mac), (path.src, remote), ports, payload).ok()?;
+    Some(Unasked { frame, to: vec![Forward::unchanged(path.wire.id)], missing: None })
 }
 
 /// Returns whether an address of this origin is a router's. A floating address is that of a host.

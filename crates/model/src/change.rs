@@ -73,6 +73,11 @@ pub enum Change {
         remote: IpAddr,
         paths: Arc<[KernelPath]>,
     },
+    /// Whether a tunnel's remote is known to be out of reach. Such entries need no nexthop that names the remote.
+    SetDown {
+        remote: IpAddr,
+        is_down: bool,
+    },
 }
 
 /// Why a batch of changes was refused. No part of it was applied.

@@ -42,7 +42,7 @@ pub enum Verdict {
     Serve {
         /// The service.
         service: Service,
-        /// The guest that asks; for one of its VLANs, the interface that stands for it.
+        /// The guest that asks; for one of its VLANs, the interface that stands for it. For [`Service::Bfd`], the wire.
         guest: VifId,
     },
     /// The packet was for Viaduct; nothing remains but its effects (an answer to ARP or ND).
@@ -64,6 +64,8 @@ pub enum Service {
     Dns,
     /// Metadata of guests, by HTTP.
     Metadata,
+    /// BFD of a tunnel's remote (RFC 5883): no guest asks, but a wire.
+    Bfd,
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:

@@ -93,6 +93,14 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         found
     }
 
+    fn is_down(&self, remote: IpAddr) -> bool {
+        let is_down = self.tables.is_down(remote);
+        if is_down {
+            self.note(Step::Down { remote });
+        }
+        is_down
+    }
+
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         let network = self.tables.network(vrf);
         self.note(Step::Network { vrf, found: network.is_some() });
@@ -180,6 +188,8 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
     fn path_mtu(&self, remote: IpAddr) -> Option<u16> {
         let found = self.tables.path_mtu(remote);
         self.note(Step::Path { remote, found });
+        // Nobody asks where there is no other path.
+        self.is_down(remote);
         found
     }
 

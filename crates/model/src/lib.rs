@@ -42,7 +42,7 @@ pub mod vectors;
 mod view;
 mod vif;
 
-pub use announce::{Announcement, Unasked, announce, answer, report};
+pub use announce::{Announcement, Unasked, announce, answer, report, to_remote};
 pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{

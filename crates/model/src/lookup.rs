@@ -44,6 +44,8 @@ pub trait Lookup {
     fn wires(&self) -> &[VifId];
     /// Returns the kernel's paths to a tunnel's remote ([`crate::Change::PutPaths`]).
     fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath];
+    /// Returns whether a tunnel's remote is known to be out of reach ([`crate::Change::SetDown`]).
+    fn is_down(&self, remote: IpAddr) -> bool;
     /// Returns a network.
     fn network(&self, vrf: Vrf) -> Option<&Network>;
     /// Returns the guest that has this address in this network.

@@ -270,6 +270,8 @@ pub struct Host {
     pub tunnel_peers: Vec<IpNet>,
     /// This host's router MAC (RFC 9135, 8.1): other hosts route packets to it through VXLAN, as to [`GATEWAY_MAC`].
     pub router_mac: Option<Mac>,
+    /// The host watches tunnels' remotes by BFD (RFC 5883).
+    pub tunnel_bfd: bool,
     /// Tunnel packets over IPv6 may have no UDP checksum (RFC 6935, 5).
     pub udp6_zero_checksum: bool,
     /// Tunnel packets over IPv4 may be fragmented: they leave without Don't Fragment, those of MPLS in fragments if they

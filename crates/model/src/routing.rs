@@ -54,28 +54,44 @@ pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: 
 ///
 /// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its
 /// member goes or a new one wins it, and every host with the same members makes the same choice. Tunnels
-/// behind a wire without a link, whose next hop does not answer ARP or ND, or to which the kernel has no route, win only
-/// among themselves.
+/// behind a wire without a link, whose remote is down, whose next hop does not answer ARP or ND, or to which the kernel
+/// has no route, win only among themselves.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {
         let nexthop = tables.nexthop(id)?;
         let Nexthop::Ecmp(members) = nexthop else { return Some((id, nexthop)) };
-        let known = members.iter().filter_map(|id| Some((*id, tables.nexthop(*id)?)));
-        (id, _) = known.max_by_key(|(_, member)| {
-            (is_live(tables, member), member.weight(entropy), member.fingerprint())
-        })?;
+        id = best_live(tables, members, entropy)?;
     }
     None
 }
 
-/// Returns false for a tunnel behind a wire without a link, whose next hop on the wire does not answer, or to which the
-/// kernel has no route; true for all other nexthops.
+/// Returns the member with the highest weight among those that are live, or among all if none is. Looks whether a member
+/// is live only if it would win, so that a decision depends on few members' states.
+fn best_live<T: Lookup>(tables: &T, members: &[NexthopId], entropy: u32) -> Option<NexthopId> {
+    let rank = |(at, id): (usize, &NexthopId)| {
+        let member = tables.nexthop(*id)?;
+        Some(((member.weight(entropy), member.fingerprint(), at), *id, member))
+    };
+    let ranked = || members.iter().enumerate().filter_map(rank);
+    let (mut place, best, mut next) = ranked().max_by_key(|(place, ..)| *place)?;
+    let mut id = best;
+    while !is_live(tables, next) {
+        let others = ranked().filter(|(other, ..)| *other < place);
+        let Some(second) = others.max_by_key(|(place, ..)| *place) else { return Some(best) };
+        (place, id, next) = second;
+    }
+    Some(id)
+}
+
+/// Returns false for a tunnel behind a wire without a link, whose remote is down, whose next hop on the wire does not
+/// answer, or to which the kernel has no route; true for all other nexthops.
 fn is_live<T: Lookup>(tables: &T, nexthop: &Nexthop) -> bool {
     let is_shared = || underlay(tables).any(|(_, wire)| wire.shared);
     let all_work =
         || underlay(tables).all(|(_, wire)| !wire.is_down && !wire.shared) && !tables.any_is_silent();
     match nexthop {
+        Nexthop::Tunnel(tunnel) if tables.is_down(tunnel.remote) => false,
         Nexthop::Tunnel(tunnel) if !all_work() => match underlay_path(tables, tunnel.remote, 0) {
             Some(path) => path.is_live(tables),
             // The kernel has no route, whereas wires of ours always lead to the same places.

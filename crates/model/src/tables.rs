@@ -12,7 +12,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct Tables {
     /// In the order in which they are tried.
     rules: BTreeMap<(Vrf, u32, RuleId), Rule>,
     kernel_paths: BTreeMap<IpAddr, Arc<[KernelPath]>>,
+    /// Remotes that are known to be out of reach.
+    down: BTreeSet<IpAddr>,
     ovs_flows: BTreeMap<(VifId, crate::ovs::FlowId), Arc<crate::ovs::Flow>>,
     dynamic: dynamic::Dynamic,
 }
@@ -101,6 +103,10 @@ impl Lookup for Tables {
 
     fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
         self.kernel_paths.get(&remote).map_or(&[], |paths| paths)
+    }
+
+    fn is_down(&self, remote: IpAddr) -> bool {
+        self.down.contains(&remote)
     }
 
     fn network(&self, vrf: Vrf) -> Option<&Network> {

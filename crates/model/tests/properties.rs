@@ -273,6 +273,9 @@ impl Lookup for Holes<'_> {
     fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
         self.tables.kernel_paths(remote)
     }
+    fn is_down(&self, remote: IpAddr) -> bool {
+        self.tables.is_down(remote)
+    }
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         self.maybe(self.tables.network(vrf))
     }

@@ -1,7 +1,7 @@
 //! Writers of single headers. Each writes at the start of a buffer and returns how many bytes it wrote.
 
 use crate::{Arp, Mac, WriteError, checksum, proto};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Writes a header whose length is known.
 pub(crate) fn put<const N: usize>(out: &mut [u8], header: [u8; N]) -> Result<usize, WriteError> {
@@ -132,6 +132,50 @@ pub fn udp(out: &mut [u8], src: u16, dst: u16, len: u16, checksum: u16) -> Resul
     header[4..6].copy_from_slice(&len.to_be_bytes());
     header[6..].copy_from_slice(&checksum.to_be_bytes());
     put(out, header)
+}
+
+/// Returns a frame with a UDP datagram that no router has passed on yet, of network control (RFC 4594). Each pair is from
+/// and to.
+///
+/// # Errors
+/// [`WriteError::Mismatch`] if the addresses are of two families; [`WriteError::TooShort`] if the payload is too long.
+pub fn datagram(
+    macs: (Mac, Mac),
+    addresses: (IpAddr, IpAddr),
+    ports: (u16, u16),
+    payload: &[u8],
+) -> Result<Vec<u8>, WriteError> {
+    const NETWORK_CONTROL: u8 = 48 << 2;
+    const HOPS: u8 = 255;
+    const IP: usize = proto::ETHERNET_LEN;
+    let length = |bytes: usize| u16::try_from(bytes).map_err(|_| WriteError::TooShort);
+    let len = length(proto::UDP_LEN + payload.len())?;
+    let (ethertype, ip_len) = match addresses.0 {
+        IpAddr::V4(_) => (proto::ETHERTYPE_IPV4, proto::IPV4_LEN),
+        IpAddr::V6(_) => (proto::ETHERTYPE_IPV6, proto::IPV6_LEN),
+    };
+    let at = IP + ip_len;
+    let mut frame = vec![0; at + usize::from(len)];
+    ethernet(&mut frame, macs.1, macs.0, ethertype)?;
+    match addresses {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let (protocol, ttl, tos) = (proto::UDP, HOPS, NETWORK_CONTROL);
+            let len = length(proto::IPV4_LEN + usize::from(len))?;
+            ipv4(&mut frame[IP..], &Ipv4 { src, dst, protocol, ttl, tos, id: 0, dont_fragment: true, len })?
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let (next_header, hop_limit, traffic_class) = (proto::UDP, HOPS, NETWORK_CONTROL);
+            let ip =
+                Ipv6 { src, dst, next_header, hop_limit, traffic_class, flow_label: 0, payload_len: len };
+            ipv6(&mut frame[IP..], &ip)?
+        }
+        _ => return Err(WriteError::Mismatch),
+    };
+    udp(&mut frame[at..], ports.0, ports.1, len, 0)?;
+    frame[at + proto::UDP_LEN..].copy_from_slice(payload);
+    let sum = checksum::l4(addresses.0, addresses.1, proto::UDP, &frame[at..]);
+    frame[at + 6..at + proto::UDP_LEN].copy_from_slice(&sum.to_be_bytes());
+    Ok(frame)
 }
 
 /// Writes a GRE header without optional fields (RFC 2784). `protocol_type` is an EtherType.

@@ -57,6 +57,8 @@ pub(crate) struct Config {
     pub references: OrdMap<Object, u32>,
     pub rule_count: usize,
     pub kernel_paths: OrdMap<IpAddr, Arc<[KernelPath]>>,
+    /// Remotes that are known to be out of reach.
+    pub down: OrdSet<IpAddr>,
 }
 
 /// An object to which table entries refer.

@@ -100,6 +100,7 @@ impl Draft {
             Change::PutRule(rule) => self.put_rule(rule)?,
             Change::DelRule { vrf, id } => self.del_rule(*vrf, *id)?,
             Change::PutPaths { remote, paths } => self.put_paths(*remote, paths),
+            Change::SetDown { remote, is_down } => self.set_down(*remote, *is_down),
         }
         Ok(())
     }
@@ -108,6 +109,14 @@ impl Draft {
         match paths.is_empty() {
             true => drop(self.config.kernel_paths.remove(&remote)),
             false => drop(self.config.kernel_paths.insert(remote, paths.clone())),
+        }
+        self.touched.add(Cell::remote(remote));
+    }
+
+    fn set_down(&mut self, remote: IpAddr, is_down: bool) {
+        match is_down {
+            true => drop(self.config.down.insert(remote)),
+            false => drop(self.config.down.remove(&remote)),
         }
         self.touched.add(Cell::remote(remote));
     }

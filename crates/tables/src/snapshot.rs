@@ -219,6 +219,11 @@ impl Lookup for View<'_> {
         self.snapshot.config.kernel_paths.get(&remote).map_or(&[], |paths| paths)
     }
 
+    fn is_down(&self, remote: IpAddr) -> bool {
+        self.depend(Cell::remote(remote));
+        self.snapshot.config.down.contains(&remote)
+    }
+
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         self.depend(Cell::network(vrf));
         self.snapshot.config.network(vrf)

@@ -184,6 +184,7 @@ fn change() -> impl Strategy<Value = Change> {
             let path = |weight| KernelPath { wire: VifId(1), hop, mac: None, weight };
             Change::PutPaths { remote, paths: (0..count).map(path).collect() }
         }),
+        1 => (addr(), any::<bool>()).prop_map(|(remote, is_down)| Change::SetDown { remote, is_down }),
         1 => (addr(), prefix()).prop_map(|(a, p)| Change::SetHost(Host {
             name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p], ..Host::default()
         })),
@@ -280,6 +281,7 @@ fn questions() -> Vec<Question> {
     for addr in addresses() {
         ask!(|t| (t.is_remote(addr), t.is_port_remote(addr)));
         ask!(|t| t.kernel_paths(addr).to_vec());
+        ask!(|t| t.is_down(addr));
         (0..VIFS).for_each(|vif| ask!(|t| t.neighbour(NeighbourScope::Wire(VifId(vif)), addr)));
     }
     for vrf in (0..VRFS).map(Vrf) {

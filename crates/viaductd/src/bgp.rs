@@ -18,6 +18,7 @@ pub use learned::Learned;
 use links::Links;
 use rib::SourceId;
 use rustix::event::{EventfdFlags, eventfd};
+pub use shown::session;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, TcpListener};

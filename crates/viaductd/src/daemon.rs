@@ -13,6 +13,7 @@ use crate::notify::{self, Notifier};
 use crate::ovs_tables::OvsTables;
 use crate::ports::{self, ExecutorPorts};
 use crate::privileges::Privileges;
+use crate::remotes::Remotes;
 use crate::replace::{New, Old, Shared};
 use crate::{Options, limits, signals, verbs};
 use anyhow::Context;
@@ -45,11 +46,13 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
     let machines = Arc::new(Machines::new(start.shared.listeners.remove(machines::NAME)));
     let bgp = Arc::new(Bgp::new().context("BGP can't be spoken")?);
+    let held = start.predecessor.is_some().then(|| std::mem::take(&mut start.shared.remotes));
+    let remotes = Arc::new(Remotes::new(forwarder.engine(), &forwarder.executor(), held));
     let inherited =
         start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.succession.clone()));
     let ports = Arc::new(ExecutorPorts::new(
         forwarder.clone(),
-        (ovs.clone(), bgp.clone()),
+        (ovs.clone(), bgp.clone(), remotes.clone()),
         privileges.clone(),
         start.journals,
         inherited,
@@ -115,6 +118,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
         locks: start.locks,
         listeners: copies,
         bgp,
+        remotes,
         machines,
         matchmaker: ports.matchmaker.clone(),
         user: start.user,
@@ -122,6 +126,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     old.serve(replace).context("daemons that take over can't be served")?;
     let served = serve(runtime, core, (listeners, sandbox), &privileges, start.helper_ended, &start.notifier);
     old.bgp.stop();
+    old.remotes.stop();
     served?;
     tracing::info!("stopped");
     Ok(())

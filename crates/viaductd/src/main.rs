@@ -20,6 +20,7 @@ mod privileges;
 mod proxying;
 mod readers;
 mod relaying;
+mod remotes;
 mod replace;
 mod resolving;
 mod serving;

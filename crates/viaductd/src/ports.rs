@@ -6,11 +6,15 @@ use crate::inherit::Inheritance;
 use crate::machines::Machines;
 use crate::matchmaking::Matchmaker;
 use crate::privileges::Privileges;
+use crate::remotes::Remotes;
 use crate::serving;
 use crate::underlay::Follower;
 use crate::verbs::{EngineRules, Verbs, Windows};
 use api::v1;
-use control::{Device, PortError, PortSpec, Ports, RdmaStatus, SocketsSpec, Speech, TunnelTraffic, Underlay};
+use control::{
+    Device, PortError, PortSpec, Ports, RdmaStatus, RemoteStatus, SocketsSpec, Speech, TunnelTraffic,
+    Underlay,
+};
 use ipnet::IpNet;
 use mem::{HostQuota, Opened};
 use model::VifId;
@@ -41,6 +45,7 @@ pub struct ExecutorPorts {
     services: Arc<Services>,
     underlay: Follower,
     bgp: Arc<Bgp>,
+    remotes: Arc<Remotes>,
     privileges: Privileges,
     journals: Option<Arc<Journals>>,
     inherited: Option<Inheritance>,
@@ -51,10 +56,10 @@ pub struct ExecutorPorts {
 impl ExecutorPorts {
     /// Makes ports for this executor. They are opened with `privileges`, and with the descriptors in
     /// `inherited` that the old daemon shares. Packed rings of guests use `journals`, `windows` exist
-    /// already, `ovs` serves drivers of Open vSwitch, and `bgp` speaks with peers.
+    /// already, `ovs` serves drivers of Open vSwitch, `bgp` speaks with peers, and `remotes` watches those of tunnels.
     pub fn new(
         forwarder: Forwarder,
-        (ovs, bgp): (Arc<ovs::Service>, Arc<Bgp>),
+        (ovs, bgp, remotes): (Arc<ovs::Service>, Arc<Bgp>, Arc<Remotes>),
         privileges: Privileges,
         journals: Option<Arc<Journals>>,
         inherited: Option<Inheritance>,
@@ -77,6 +82,7 @@ impl ExecutorPorts {
             underlay,
             services,
             bgp,
+            remotes,
             verbs,
             ovs,
             privileges,
@@ -90,6 +96,7 @@ impl ExecutorPorts {
     pub fn succeed(&self) {
         self.verbs.accept();
         self.underlay.succeed();
+        self.remotes.succeed();
     }
 }
 
@@ -136,8 +143,8 @@ fn host_side(host: control::HostSide) -> wire::HostSide {
 }
 
 fn tunnel_traffic(traffic: TunnelTraffic) -> wire::TunnelTraffic {
-    let TunnelTraffic { addresses, geneve, fragments } = traffic;
-    wire::TunnelTraffic { addresses, geneve, fragments }
+    let TunnelTraffic { addresses, geneve, fragments, bfd, bfd_of_peers } = traffic;
+    wire::TunnelTraffic { addresses, geneve, fragments, bfd, bfd_of_peers }
 }
 
 impl Ports for ExecutorPorts {
@@ -263,13 +270,18 @@ impl Ports for ExecutorPorts {
     }
 
     fn keep_underlay(&self, wanted: Underlay) {
+        self.remotes.keep(wanted.watched.clone());
         self.underlay.keep(wanted);
     }
 
     fn underlay_problems(&self) -> Vec<(String, String)> {
         // The daemon that is being replaced has the wires, too.
         let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
-        if waits { Vec::new() } else { self.underlay.problems() }
+        if waits { Vec::new() } else { [self.underlay.problems(), self.remotes.problems()].concat() }
+    }
+
+    fn remotes(&self) -> Vec<RemoteStatus> {
+        self.remotes.list()
     }
 
     fn bgp(&self) -> Option<v1::BgpReply> {

@@ -17,13 +17,26 @@ pub struct TunnelTraffic {
     pub geneve: bool,
     /// Whether tunnel packets over IPv4 may come in fragments.
     pub fragments: bool,
+    /// Whether BFD from behind routers (RFC 5883) is taken.
+    #[serde(default)]
+    pub bfd: bool,
+    /// Whether the kernel gets that as well.
+    #[serde(default)]
+    pub bfd_of_peers: bool,
 }
 
 impl TunnelTraffic {
-    /// Returns the UDP ports of tunnels.
+    /// Returns the UDP ports whose packets are taken: those of tunnels, and of BFD.
     pub(crate) fn ports(&self) -> Vec<u16> {
         let geneve = self.geneve.then_some(proto::PORT_GENEVE);
-        [proto::PORT_MPLS, proto::PORT_VXLAN].into_iter().chain(geneve).collect()
+        let bfd = self.bfd.then_some(proto::PORT_BFD_MULTIHOP);
+        [proto::PORT_MPLS, proto::PORT_VXLAN].into_iter().chain(geneve).chain(bfd).collect()
+    }
+
+    /// Returns the ports of which the kernel gets nothing.
+    pub(crate) fn silent_ports(&self) -> Vec<u16> {
+        let is_heard = |port: &u16| *port == proto::PORT_BFD_MULTIHOP && self.bfd_of_peers;
+        self.ports().into_iter().filter(|port| !is_heard(port)).collect()
     }
 }
 
@@ -35,9 +48,9 @@ impl TunnelTraffic {
 /// If the kernel lacks an address, somebody else has a port, the kernel has no nf_tables, or permission is missing
 /// (CAP_NET_ADMIN).
 pub(crate) fn silence(traffic: &TunnelTraffic) -> io::Result<Vec<OwnedFd>> {
-    let mut silent = vec![nft::drop_tunnels(&traffic.addresses, &traffic.ports())?];
+    let mut silent = vec![nft::drop_tunnels(&traffic.addresses, &traffic.silent_ports())?];
     for addr in &traffic.addresses {
-        for port in traffic.ports() {
+        for port in traffic.silent_ports() {
             silent.push(sink(SocketAddr::new(*addr, port))?);
         }
     }

@@ -137,6 +137,42 @@ def one_host(lab, *guests, **host):
     return started, [lab.container(started, guest) for guest in guests]
 
 
+# The address that two hosts have a guest with.
+ANYCAST = "10.9.0.1"
+
+
+def anycast_hosts(lab, *, shared=False, **host):
+    """Starts host a with guest a1, and hosts b and c, each with a guest that has the anycast address, to which a has a
+    route by both. With `shared`, their kernels keep the wires. Returns the hosts, and the guests by their hosts' names."""
+    hosts, guests = {}, {}
+    hop = lambda name, label: {"tunnel": "mpls-over-udp", "remote": UNDERLAY[name], "label": label}
+    for name in "abc":
+        lab.plug(name)
+        guest = "a1" if name == "a" else f"any{name}"
+        config = host_config(name, {guest: tap(guest)} if name == "a" else {}, **host)
+        if shared:
+            lab.namespace(name).ip("addr add", f"{UNDERLAY[name]}/24", "dev up0")
+            config = config.without("wire", name="up0")
+            config.add("wire", name="up0", driver="af-packet", device="up0", shared=True, mtu=9000)
+        if name == "a":
+            config.add("route", network="blue", prefix=f"{ANYCAST}/32", to=[hop("b", 500), hop("c", 500)])
+        else:
+            config.add("network", name="blue", vrf=1, gateways=["10.9.0.254/24"])
+            keys = {"mac": f"02:00:00:00:09:0{UNDERLAY[name][-1]}", "addresses": [ANYCAST], "label": 500}
+            config.add("guest", name=guest, network="blue", **keys, **tap(guest))
+            seat = SEATS["a1"]
+            config.add("route", network="blue", prefix=f"{seat.address}/32", to=[hop("a", seat.label)])
+        hosts[name] = lab.host(config)
+        guests[name] = lab.container(hosts[name], guest)
+    return hosts, guests
+
+
+def remotes(host):
+    """Returns the nexthops of a host's tunnels, by the name of the remote host."""
+    tunnels = [row for row in host.viaduct("nh") if row["kind"] == "tunnel"]
+    return {name: row for row in tunnels for name in UNDERLAY if f" {UNDERLAY[name]} " in row["text"]}
+
+
 def two_verbs_hosts(lab, connect, guests=("a1", "b1"), *, family=4, mtu=9000, **keys):
     """Starts hosts a and b like those of `two_hosts`, whose guests are verbs devices. Returns (hosts by name, devices
     by guest name)."""

@@ -1257,6 +1257,12 @@ pub struct NexthopEntry {
     /// How many entries refer to it.
     #[prost(uint64, tag = "8")]
     pub user_count: u64,
+    /// How its remote is watched; absent: it is not.
+    #[prost(message, optional, tag = "9")]
+    pub bfd: ::core::option::Option<BgpBfd>,
+    /// Whether its remote is down: then it is used only where there is no other path.
+    #[prost(bool, tag = "10")]
+    pub down: bool,
 }
 /// A route.
 #[allow(clippy::all)]

@@ -112,6 +112,8 @@ impl Configured {
             Change::DelRule { vrf, .. } => {
                 touched.bump.insert(*vrf);
             }
+            // Flows go by other members of groups.
+            Change::SetDown { .. } => touched.bump_far = true,
             // The card has no tunnels by wires that the kernel keeps.
             Change::PutMeter(..) | Change::DelMeter(_) | Change::PutPaths { .. } => {}
         }

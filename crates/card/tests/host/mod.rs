@@ -185,6 +185,7 @@ impl<C: Known> Host<C> {
             Change::PutFloating(f) if rng.percent(40) => {
                 Change::DelFloating { outside_vrf: f.outside_vrf, outside: f.outside }
             }
+            Change::SetDown { remote, .. } if rng.percent(40) => Change::SetDown { remote, is_down: false },
             Change::PutRule(rule) if rng.percent(40) => Change::DelRule { vrf: rule.vrf, id: rule.id },
             _ => {
                 let others = generate::tables(rng);

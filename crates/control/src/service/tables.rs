@@ -3,6 +3,8 @@ use super::users;
 use crate::compile::Origins;
 use crate::core::View;
 use crate::owner::Owned;
+use crate::ports::Ports;
+use crate::underlay::RemoteStatus;
 use api::v1::{self, TableName};
 use config::Object;
 use model::{BridgeTarget, NeighbourScope, Nexthop, NexthopId, Shape, Vif, VifKind, Vrf};
@@ -12,7 +14,7 @@ use tonic::Status;
 
 /// Lists the entries of a table in parts of at most so many bytes.
 pub(super) fn parts(
-    view: &View,
+    (view, ports): (&View, &dyn Ports),
     request: &v1::TableRequest,
     most: usize,
     send: &mut Send<'_, v1::TableReply>,
@@ -35,7 +37,7 @@ pub(super) fn parts(
     match request.table() {
         TableName::Unspecified => Err(super::invalid("which table?")),
         TableName::Vif => send!(vifs: vif_entries(view, only)),
-        TableName::Nexthop => send!(nexthops: nexthops(view)),
+        TableName::Nexthop => send!(nexthops: nexthops(view, &ports.remotes())),
         TableName::Route => send!(routes: routes(view, only)),
         TableName::Bridge => send!(bridge: bridge(view, only)),
         TableName::Mpls => send!(mpls: mpls(view)),
@@ -154,14 +156,18 @@ fn nexthop_text(view: &View, id: NexthopId) -> String {
     }
 }
 
-/// Returns the nexthops of all networks, with their names and users.
-fn nexthops(view: &View) -> impl Iterator<Item = v1::NexthopEntry> {
+/// Returns the nexthops of all networks, with their names, their users, and the sessions with their remotes.
+fn nexthops(view: &View, remotes: &[RemoteStatus]) -> impl Iterator<Item = v1::NexthopEntry> {
     let (mut users, mut names) = (users::of_nexthops(view), users::nexthop_names(view));
+    let sessions: HashMap<_, _> = remotes.iter().map(|of| (of.remote, (of.is_down, &of.session))).collect();
     nexthop_entries(view).map(move |entry| {
         let id = NexthopId(entry.id);
+        let remote = view.tables.nexthops.get(&id).and_then(Nexthop::remote);
+        let (down, bfd) = remote.and_then(|remote| sessions.get(&remote)).copied().unzip();
+        let (down, bfd) = (down.unwrap_or_default(), bfd.cloned());
         let of = users.remove(&id).unwrap_or_default();
         let names = names.remove(&id).unwrap_or_default();
-        v1::NexthopEntry { users: of.names, user_count: of.count, names, ..entry }
+        v1::NexthopEntry { users: of.names, user_count: of.count, names, bfd, down, ..entry }
     })
 }
 

@@ -44,6 +44,7 @@ impl Worker {
             errors_per_second: ERRORS_PER_SECOND,
             storms: Arc::new(Storms::new(u32::MAX)),
             questions: Questions::new().0,
+            bfd: Questions::new().0,
         };
         let mut core = Core::new(0, cells, log, now, &limits);
         for change in changes {

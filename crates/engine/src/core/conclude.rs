@@ -2,6 +2,7 @@
 
 use super::case::{Case, decide};
 use super::{Core, Ingress};
+use crate::asked::asker;
 use crate::frame::{Cut, Frame, Rest, Unfinished};
 use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
@@ -16,8 +17,8 @@ use crate::template::{Rewrite, Template};
 use crate::turn::Turn;
 use mem::Offload;
 use model::{
-    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Question, Reply, Verdict, VifId, VifKind,
-    Vrf,
+    DropReason, Flood, Forward, Lookup, NeighbourScope, PacketView, Question, Reply, Service, Verdict, VifId,
+    VifKind, Vrf,
 };
 use packet::Headers;
 use tables::Waiting;
@@ -80,7 +81,11 @@ impl Core {
             Verdict::Reassemble => self.reassemble(tables, original, case),
             Verdict::Serve { service, guest } => {
                 let complete = |frame: &mut [u8]| complete(frame, &case.offload);
-                return self.questions.put(*guest, *service, original, complete, self.now.seconds);
+                let (to, asker) = match (service, case.headers.ip()) {
+                    (Service::Bfd, Some(ip)) => (&self.bfd, asker(ip.src)),
+                    _ => (&self.questions, *guest),
+                };
+                return to.put(asker, *service, original, complete, self.now.seconds);
             }
             Verdict::Consumed => {}
             Verdict::Drop(reason) => return Err(*reason),

@@ -49,6 +49,8 @@ pub(crate) struct Limits {
     pub storms: Arc<Storms>,
     /// Packets to services.
     pub questions: Questions,
+    /// BFD of tunnels' remotes.
+    pub bfd: Questions,
 }
 
 /// The state of a worker, except its queues and its access to the tables.
@@ -69,6 +71,7 @@ pub(crate) struct Core {
     pub replies: ReplyLimits,
     pub storms: Arc<Storms>,
     pub questions: Questions,
+    pub bfd: Questions,
     /// The budget left for the packets of this turn.
     pub turn: Turn,
     pub chunk: Box<Chunk>,
@@ -106,6 +109,7 @@ impl Core {
             replies: ReplyLimits::new(limits.errors_per_second),
             storms: limits.storms.clone(),
             questions: limits.questions.clone(),
+            bfd: limits.bfd.clone(),
             turn: Turn::NEW,
             chunk: Box::new([0; CHUNK]),
             now,

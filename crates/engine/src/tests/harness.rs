@@ -56,6 +56,7 @@ impl Host {
             cache_entries: 1 << 14,
             errors_per_second: u32::MAX,
             storms: Arc::new(Storms::new(u32::MAX)),
+            bfd: questions.clone(),
             questions,
         };
         let mut core = Core::new(0, cells, log, now, &limits);

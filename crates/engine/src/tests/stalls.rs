@@ -130,6 +130,7 @@ fn a_worker_works_between_messages() {
             errors_per_second: 1,
             storms: Arc::new(Storms::new(u32::MAX)),
             questions: Questions::new().0,
+            bfd: Questions::new().0,
         },
     });
     let (one, two) = (TestPort::new(Accepts::default(), 100), TestPort::new(Accepts::default(), 100));

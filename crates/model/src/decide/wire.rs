@@ -4,7 +4,7 @@ use super::neighbour::{Answer, Message};
 use super::{Frame, Origin, Outcome, Stop, Walk, foreign_tags};
 use crate::{
     BridgeTarget, DropReason, EthernetRewrite, Forward, GATEWAY_MAC, Lookup, Nat, NeighbourScope, Network,
-    Nexthop, Reply, ReplyKind, Verdict, Vif, WireAttributes,
+    Nexthop, Reply, ReplyKind, Service, Verdict, Vif, WireAttributes,
 };
 use packet::checksum::{L4Check, verify_l4};
 use packet::{Ethernet, Fragment, Headers, Ip, L4, Mac, Tunnel, TunnelKind, ecn_decap, proto};
@@ -150,6 +150,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
             self.effects.path = Some(path);
             return Ok(Verdict::Consumed);
         }
+        if self.tables.host().tunnel_bfd && self.is_bfd(ip)? {
+            return Ok(Verdict::Serve { service: Service::Bfd, guest: vif.id });
+        }
         let is_kernels = vif.wire.as_ref().is_some_and(|wire| wire.shared);
         let echo = if ip.src.is_ipv4() { proto::ICMP_ECHO_REQUEST } else { proto::ICMPV6_ECHO_REQUEST };
         match headers.l4 {
@@ -165,6 +168,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
             _ => Err(DropReason::NotForUs.into()),
         }
+    }
+
+    /// Returns whether a packet to this host is BFD of a tunnel's remote.
+    fn is_bfd(&self, ip: &Ip) -> Result<bool, DropReason> {
+        let headers = &self.packet.headers;
+        let is_its = matches!(headers.l4, L4::Udp { dst: proto::PORT_BFD_MULTIHOP, .. });
+        let is_right = || if self.packet.checked { Ok(true) } else { self.is_right(headers) };
+        Ok(is_its && self.tables.is_remote(ip.src) && is_right()?)
     }
 
     /// Returns the reason to drop a tunnel packet that comes from no peer. The remote of a tunnel's port

@@ -38,6 +38,8 @@ pub enum Step {
     Unreachable { scope: NeighbourScope, addr: IpAddr },
     /// The kernel's paths to a tunnel's remote, on wires that it keeps.
     KernelPaths { remote: IpAddr, found: Vec<KernelPath> },
+    /// A tunnel's remote that is out of reach.
+    Down { remote: IpAddr },
     /// A path's MTU, bytes.
     Path { remote: IpAddr, found: Option<u16> },
     /// The floating address of an inside one.
@@ -74,7 +76,7 @@ impl Step {
             Self::Bridge { .. } => "bridge",
             Self::Route { .. } => "route",
             Self::Nexthop { .. } => "nexthop",
-            Self::Remote { .. } => "remote",
+            Self::Remote { .. } | Self::Down { .. } => "remote",
             Self::Mpls { .. } => "mpls",
             Self::Vxlan { .. } => "vxlan",
             Self::Tunnel { .. } => "tunnel",
@@ -129,7 +131,9 @@ impl Step {
                 NeighbourScope::Wire(id) => format!("{} {addr}", names.vif(*id)),
                 NeighbourScope::Network(vrf) => format!("{} {addr}", network(vrf)),
             },
-            Self::KernelPaths { remote, .. } | Self::Path { remote, .. } => remote.to_string(),
+            Self::KernelPaths { remote, .. } | Self::Path { remote, .. } | Self::Down { remote } => {
+                remote.to_string()
+            }
             Self::FloatingOf { vrf, inside, outside_vrf, .. } => {
                 format!("{} {inside} in {}", network(vrf), network(outside_vrf))
             }
@@ -174,6 +178,7 @@ impl Step {
             Self::Tunnel { found, .. } => names.vif(*found),
             Self::Neighbour { found, .. } => (*found)?.to_string(),
             Self::Unreachable { .. } => "does not answer".to_owned(),
+            Self::Down { .. } => "down (BFD): used where there is no other path".to_owned(),
             Self::KernelPaths { found, .. } if found.is_empty() => return None,
             Self::KernelPaths { found, .. } => {
                 let paths: Vec<_> = found.iter().map(|path| leads(path, names)).collect();

@@ -250,6 +250,7 @@ impl Display for Service {
             Self::Router => "ra",
             Self::Dns => "dns",
             Self::Metadata => "metadata",
+            Self::Bfd => "bfd",
         })
     }
 }

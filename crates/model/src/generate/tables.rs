@@ -90,7 +90,11 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
         }
     }
     let ids: Vec<NexthopId> = nexthops.iter().map(|(id, _)| *id).collect();
-    let mut changes = vec![Change::SetHost(tunnel_sources(rng))];
+    let mut others = Rng::new(rng.clone().next_u64());
+    let down = |rng: &mut Rng| Change::SetDown { remote: remote(rng), is_down: true };
+    let down: Vec<_> = (0..others.below(4)).map(|_| down(&mut others)).collect();
+    let host = Host { tunnel_bfd: others.percent(50), ..tunnel_sources(rng) };
+    let mut changes = vec![Change::SetHost(host)];
     changes.extend((0..METERS).map(|id| Change::PutMeter(MeterId(id), meter(rng))));
     let vnis = networks.iter().flat_map(|n| n.vni.into_iter().chain(n.l3vni).map(|vni| (vni, n.vrf)));
     changes.extend(vnis.map(|(vni, vrf)| Change::PutVxlan { vni, vrf }));
@@ -116,6 +120,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     changes.push(Change::PutVif(blank(REMOTE_MIRROR, VifKind::Mirror(tunnel))));
     changes.extend(wires.into_iter().chain(guests).chain(devices).map(Change::PutVif));
     changes.extend(nexthops.into_iter().map(|(id, nexthop)| Change::PutNexthop(id, nexthop)));
+    changes.extend(down);
     changes
 }
 

@@ -72,6 +72,8 @@ impl Tables {
             }
             Change::PutPaths { remote, paths } if paths.is_empty() => drop(self.kernel_paths.remove(&remote)),
             Change::PutPaths { remote, paths } => put(&mut self.kernel_paths, remote, paths),
+            Change::SetDown { remote, is_down: true } => drop(self.down.insert(remote)),
+            Change::SetDown { remote, is_down: false } => drop(self.down.remove(&remote)),
         }
         Ok(())
     }

@@ -113,6 +113,8 @@ impl Setup {
             "learned" => self.learned(&mut words)?,
             "path" => self.path(&mut words)?,
             "kernel" => self.kernel_paths(&mut words)?,
+            "down" => self.set_down(&mut words, true)?,
+            "up" => self.set_down(&mut words, false)?,
             "ovs" => self.ovs_port(&mut words)?,
             "ovs-tunnel" => self.ovs_tunnel(&mut words)?,
             "flow" => self.flow(&mut words)?,
@@ -239,6 +241,8 @@ impl Setup {
                 host.udp6_zero_checksum = true;
             } else if words.next_if_eq(&"tunnel-fragments").is_some() {
                 host.tunnel_fragments = true;
+            } else if words.next_if_eq(&"tunnel-bfd").is_some() {
+                host.tunnel_bfd = true;
             } else {
                 host.tunnel_source.push(value(words)?);
             }
@@ -260,6 +264,11 @@ impl Setup {
             paths.push(KernelPath { wire, hop, mac, weight: 1 });
         }
         self.changes.push(Change::PutPaths { remote, paths: paths.into() });
+        Ok(())
+    }
+
+    fn set_down(&mut self, words: &mut Words<'_>, is_down: bool) -> Result<(), String> {
+        self.changes.push(Change::SetDown { remote: value(words)?, is_down });
         Ok(())
     }
 

@@ -89,7 +89,7 @@ async fn peers(on: &mut Context) -> Result<(), Failure> {
 }
 
 /// Returns a session in words: "Up, 300/900 ms" are the times between two packets, and without one.
-fn words(bfd: &v1::BgpBfd) -> String {
+pub(super) fn words(bfd: &v1::BgpBfd) -> String {
     let ms = |time: Option<u64>| time.map_or("-".to_owned(), |time| (time / 1000).to_string());
     match (bfd.state.as_str(), bfd.diagnostic.as_str()) {
         ("Up", _) => format!("Up, {}/{} ms", ms(bfd.interval_us), ms(bfd.detection_us)),

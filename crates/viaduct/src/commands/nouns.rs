@@ -341,9 +341,15 @@ pub async fn nh(on: &mut Context, action: Option<Action<NexthopArgs>>) -> Result
         ("NEXTHOP", "text"),
         ("NAMES", "names"),
         ("USERS", "user_count"),
+        ("BFD", "bfd"),
         ("PACKETS", "packets"),
     ];
-    let rows = rows(&table(on, TableName::Nexthop, None).await?.nexthops);
+    let nexthops = table(on, TableName::Nexthop, None).await?.nexthops;
+    let mut rows = rows(&nexthops);
+    if !on.json {
+        let sessions = nexthops.iter().map(|nexthop| nexthop.bfd.as_ref().map(super::bgp::words));
+        rows.iter_mut().zip(sessions).for_each(|(row, session)| row["bfd"] = session.into());
+    }
     Noun { name: "nexthop", keys: &["id"], kind: Kind::Nexthop, network: None, columns }
         .run(on, rows, action, add::nexthop)
         .await

@@ -45,12 +45,16 @@ pub struct HeldSession {
 }
 
 impl HeldSession {
-    fn new(peer: IpAddr, held: Held) -> Self {
+    pub fn new(peer: IpAddr, held: Held) -> Self {
         let Held { own, other, multiplier, sends, takes } = held;
         Self { peer, own, other, multiplier, sends, takes }
     }
 
-    fn held(&self) -> Held {
+    pub const fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    pub const fn held(&self) -> Held {
         let Self { own, other, multiplier, sends, takes, .. } = *self;
         Held { own, other, multiplier, sends, takes }
     }
@@ -156,14 +160,15 @@ impl Bfd {
         fell: impl Fn(IpAddr) + Send + 'static,
     ) -> io::Result<Self> {
         let random = RandomState::new();
-        let session = |peer: &IpAddr| {
-            let (config, seed, now) = (Config::default(), random.hash_one(peer), Duration::ZERO);
+        let session = |(peer, (way, _)): (&IpAddr, &(Way, UdpSocket))| {
+            let config = Config { multihop: *way == Way::Multihop, ..Config::default() };
+            let (seed, now) = (random.hash_one(peer), Duration::ZERO);
             let held = held.iter().find(|held| held.peer == *peer).map(HeldSession::held);
             let resumed = held.and_then(|held| Session::resume(config, &held, seed, now));
             (*peer, resumed.unwrap_or_else(|| Session::new(config, seed, now)))
         };
         let shared = Arc::new(Shared {
-            sessions: Mutex::new(sockets.senders.keys().map(session).collect()),
+            sessions: Mutex::new(sockets.senders.iter().map(session).collect()),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_stopping: AtomicBool::default(),
             began: Instant::now(),

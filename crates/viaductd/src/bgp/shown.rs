@@ -143,7 +143,7 @@ fn peer(status: &PeerStatus, bfd: Option<Status>, now: Duration) -> v1::BgpPeer 
     }
 }
 
-fn session(status: &Status) -> v1::BgpBfd {
+pub fn session(status: &Status) -> v1::BgpBfd {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     v1::BgpBfd {
         state: status.state.name().to_owned(),

@@ -4,6 +4,7 @@
 //! does not know. A change that it must know to go on comes with a new version.
 
 use crate::bgp::{Held, HeldSession};
+use crate::remotes::HeldRemotes;
 use anyhow::{Context, bail};
 use control::Learned;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -86,6 +87,8 @@ pub enum Message {
     Routes { routes: Vec<Held> },
     /// BFD sessions with BGP peers.
     Watched { sessions: Vec<HeldSession> },
+    /// BFD with remotes of tunnels.
+    Remotes { remotes: HeldRemotes },
     /// The new daemon has everything to prepare.
     Shared,
     /// The new daemon is prepared.

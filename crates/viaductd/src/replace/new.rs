@@ -6,6 +6,7 @@ use crate::bgp::{Held, HeldSession};
 use crate::forwarder::Forwarder;
 use crate::inherit::Succession;
 use crate::privileges::Privileges;
+use crate::remotes::HeldRemotes;
 use anyhow::{Context, bail};
 use carryover::Opened;
 use control::{Core, Learned};
@@ -37,6 +38,8 @@ pub struct Shared {
     pub routes: Vec<Held>,
     /// BFD sessions with BGP peers.
     pub sessions: Vec<HeldSession>,
+    /// BFD with remotes of tunnels.
+    pub remotes: HeldRemotes,
 }
 
 pub struct New {
@@ -183,6 +186,7 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
             }
             Message::Routes { routes } => shared.routes.extend(routes),
             Message::Watched { sessions } => shared.sessions.extend(sessions),
+            Message::Remotes { remotes } => shared.remotes.extend(remotes),
             Message::Shared => return Ok(shared),
             other => bail!("it says {other:?} while it shares"),
         }

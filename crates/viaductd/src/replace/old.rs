@@ -8,6 +8,7 @@ use crate::machines::{self, Machines};
 use crate::matchmaking::Matchmaker;
 use crate::notify::Notifier;
 use crate::privileges::Privileges;
+use crate::remotes::Remotes;
 use anyhow::{Context, bail};
 use control::Core;
 use mem::Frozen;
@@ -29,6 +30,8 @@ const PART: usize = 16 << 10;
 const DESCRIPTORS: usize = 200;
 /// Most routes in a message: each has 64 tunnels at most.
 const ROUTES: usize = 8;
+/// Most remotes of tunnels in a message.
+const REMOTES: usize = 64;
 /// Most learned neighbours in a message.
 const LEARNED: usize = 256;
 
@@ -43,6 +46,7 @@ pub struct Old {
     pub listeners: Vec<(&'static str, OwnedFd)>,
     pub machines: Arc<Machines>,
     pub bgp: Arc<Bgp>,
+    pub remotes: Arc<Remotes>,
     pub matchmaker: Arc<Matchmaker>,
     /// The user who started this daemon. Only this user and root may take over.
     pub user: u32,
@@ -96,6 +100,7 @@ impl Old {
         if let Err(e) = shared {
             self.core.stay();
             self.matchmaker.stay();
+            self.remotes.stay();
             // The new daemon may be gone.
             let _ = talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
             return Err(e);
@@ -132,6 +137,9 @@ impl Old {
             talk.say(&Message::Routes { routes: part.to_vec() }, &[])?;
         }
         talk.say(&Message::Watched { sessions: self.bgp.held_sessions() }, &[])?;
+        for remotes in self.remotes.leave().parts(REMOTES) {
+            talk.say(&Message::Remotes { remotes }, &[])?;
+        }
         for (device, programs) in self.core.verbs_in_use() {
             let text =
                 format!("programs that use verbs device \"{device}\" ({programs}) have to open it again");

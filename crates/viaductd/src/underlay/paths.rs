@@ -305,6 +305,7 @@ mod tests {
             remotes,
             sources: vec![ip("192.0.2.1")],
             gateways: Vec::new(),
+            watched: None,
         }
     }
 

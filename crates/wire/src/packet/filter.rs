@@ -228,7 +228,7 @@ mod tests {
 
     fn traffic(addresses: &[&str], geneve: bool, fragments: bool) -> TunnelTraffic {
         let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
-        TunnelTraffic { addresses, geneve, fragments }
+        TunnelTraffic { addresses, geneve, fragments, bfd: false, bfd_of_peers: false }
     }
 
     /// Returns a frame with an IPv4 header of `words` words.
@@ -304,6 +304,19 @@ mod tests {
         assert!(!filter.takes(&ip6("2001:db8::1", 17, &udp(6635))), "there is no IPv6 address");
         let none = Filter::new(&traffic(&[], true, true));
         assert!(!none.takes(&ip4(US, 17, 0, 5, &udp(6635))) && !none.takes(&ip4([0; 4], 47, 0, 5, &[0; 4])));
+    }
+
+    #[test]
+    fn bfd_passes_where_remotes_are_watched() {
+        let watching = TunnelTraffic { bfd: true, ..traffic(&["192.0.2.1", "2001:db8::1"], false, false) };
+        let filter = Filter::new(&watching);
+        for (port, takes) in [(4784, true), (6635, true), (3784, false)] {
+            assert_eq!(filter.takes(&ip4(US, 17, 0, 5, &udp(port))), takes, "{port}");
+            assert_eq!(filter.takes(&ip6("2001:db8::1", 17, &udp(port))), takes, "{port}");
+        }
+        assert!(!filter.takes(&ip4([192, 0, 2, 3], 17, 0, 5, &udp(4784))));
+        assert_eq!(watching.silent_ports(), [6635, 4789, 4784]);
+        assert_eq!(TunnelTraffic { bfd_of_peers: true, ..watching }.silent_ports(), [6635, 4789]);
     }
 
     #[test]

@@ -1,0 +1,275 @@
+//! Whether the remotes of tunnels are there: their BFD sessions (RFC 5883), whose packets go and come as those of tunnels
+//! do. One thread has the sessions; another tells the tables, so that no change of routes delays packets.
+
+mod sessions;
+
+use crate::bgp::HeldSession;
+use control::{RemoteStatus, Watched};
+use engine::{Asked, Engine};
+use executor::Executor;
+use model::Change;
+use packet::{Headers, L4, proto};
+use serde::{Deserialize, Serialize};
+use sessions::Sessions;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How soon a change of what is to be watched is noticed.
+const TICK: Duration = Duration::from_millis(50);
+/// Packets that are heard at once: the sessions have their turn after these.
+const HEARD: usize = 256;
+/// Most remotes that are down that `status` names.
+const MOST_TOLD: usize = 8;
+
+/// Remotes on their way to the daemon that takes over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldRemotes {
+    /// Sessions that are up.
+    up: Vec<HeldSession>,
+    /// Remotes that were up once.
+    down: Vec<IpAddr>,
+}
+
+impl HeldRemotes {
+    /// Adds what came in another message.
+    pub fn extend(&mut self, other: Self) {
+        self.up.extend(other.up);
+        self.down.extend(other.down);
+    }
+
+    /// Returns these remotes in parts of so many at most.
+    pub fn parts(&self, most: usize) -> impl Iterator<Item = Self> {
+        let up = self.up.chunks(most).map(|up| Self { up: up.to_vec(), ..Self::default() });
+        up.chain(self.down.chunks(most).map(|down| Self { down: down.to_vec(), ..Self::default() }))
+    }
+}
+
+/// The sessions with remotes, once there are some.
+pub struct Remotes {
+    shared: Arc<Shared>,
+    engine: Weak<Engine>,
+    executor: Weak<dyn Executor>,
+    threads: OnceLock<Mutex<Option<JoinHandle<()>>>>,
+}
+
+struct Shared {
+    sessions: Mutex<Sessions>,
+    wanted: Mutex<Option<Watched>>,
+    has_new: AtomicBool,
+    /// Whether this daemon has the host: then it sends.
+    has_host: AtomicBool,
+    /// Whether another daemon is about to take over.
+    leaves: AtomicBool,
+    ends: AtomicBool,
+    began: Instant,
+}
+
+impl Remotes {
+    /// Returns no sessions yet. `held` are those of the daemon that this one replaces, if it replaces one.
+    pub fn new(engine: &Arc<Engine>, executor: &Arc<dyn Executor>, held: Option<HeldRemotes>) -> Self {
+        let flag = AtomicBool::new;
+        let has_host = held.is_none();
+        let shared = Shared {
+            sessions: Mutex::new(Sessions::new(held.unwrap_or_default())),
+            wanted: Mutex::default(),
+            has_new: flag(false),
+            has_host: flag(has_host),
+            leaves: flag(false),
+            ends: flag(false),
+            began: Instant::now(),
+        };
+        let (engine, executor) = (Arc::downgrade(engine), Arc::downgrade(executor));
+        Self { shared: Arc::new(shared), engine, executor, threads: OnceLock::new() }
+    }
+
+    /// Watches these from now on.
+    pub fn keep(&self, wanted: Option<Watched>) {
+        if self.threads.get().is_none() && wanted.is_none() {
+            return;
+        }
+        *lock(&self.shared.wanted) = wanted;
+        self.shared.has_new.store(true, Ordering::Release);
+        self.threads.get_or_init(|| Mutex::new(self.start()));
+    }
+
+    /// Sends, because this daemon has the host now.
+    pub fn succeed(&self) {
+        self.shared.has_host.store(true, Ordering::Release);
+    }
+
+    /// Returns the remotes for a daemon that takes over, and has them wait longer for packets meanwhile.
+    pub fn leave(&self) -> HeldRemotes {
+        self.shared.leaves.store(true, Ordering::Release);
+        lock(&self.shared.sessions).held()
+    }
+
+    /// Goes on, because no daemon takes over.
+    pub fn stay(&self) {
+        self.shared.leaves.store(false, Ordering::Release);
+    }
+
+    /// Tells remotes that nothing arrives here any more, and ends the thread.
+    pub fn stop(&self) {
+        self.shared.ends.store(true, Ordering::Release);
+        let thread = self.threads.get().and_then(|thread| lock(thread).take());
+        thread.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    /// Returns the remotes that are watched.
+    pub fn list(&self) -> Vec<RemoteStatus> {
+        let list = lock(&self.shared.sessions).list();
+        let status = |(remote, is_down, status): (IpAddr, bool, bfd::Status)| RemoteStatus {
+            remote,
+            is_down,
+            session: crate::bgp::session(&status),
+        };
+        list.into_iter().map(status).collect()
+    }
+
+    /// Returns what is wrong, as pairs of an object and a text.
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let sessions = lock(&self.shared.sessions);
+        let list = sessions.list();
+        let down = list.iter().filter(|(_, is_down, _)| *is_down);
+        let told = down.clone().take(MOST_TOLD).map(|(remote, _, status)| {
+            let what = format!(
+                "down by BFD ({}): tunnels to it are used only where there is no other path",
+                status.diagnostic.name()
+            );
+            (format!("remote {remote}"), what)
+        });
+        let more = down.count().saturating_sub(MOST_TOLD);
+        let more = (more > 0).then(|| ("remotes".to_owned(), format!("{more} more are down by BFD")));
+        let unwatched = sessions.unwatched();
+        let unwatched = (unwatched > 0).then(|| {
+            let what = format!(
+                "{unwatched} are not watched by BFD, which has {} sessions at most: they count as up",
+                sessions::MOST
+            );
+            ("remotes".to_owned(), what)
+        });
+        told.chain(more).chain(unwatched).collect()
+    }
+
+    fn start(&self) -> Option<JoinHandle<()>> {
+        let heard = self.engine.upgrade()?.bfd()?;
+        let started = self.start_with(heard);
+        started.inspect_err(|e| tracing::error!("tunnels' remotes are not watched by BFD: {e}")).ok()
+    }
+
+    fn start_with(&self, heard: Receiver<Asked>) -> io::Result<JoinHandle<()>> {
+        let (tell, told) = channel();
+        let executor = self.executor.clone();
+        let builder = |name: &str| std::thread::Builder::new().name(name.into());
+        builder("bfd-tables").spawn(move || apply(&executor, &told))?;
+        let thread = Thread { shared: self.shared.clone(), engine: self.engine.clone(), heard, tell };
+        builder("bfd-tunnels").spawn(move || thread.run())
+    }
+}
+
+impl Drop for Remotes {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Release);
+    }
+}
+
+/// Puts changes in force until nobody makes any more.
+fn apply(executor: &Weak<dyn Executor>, told: &Receiver<Change>) {
+    while let Ok(first) = told.recv() {
+        let changes: Vec<_> = std::iter::once(first).chain(told.try_iter()).collect();
+        let Some(executor) = executor.upgrade() else { return };
+        if let Err(error) = executor.apply(&changes) {
+            tracing::error!("the tables do not learn which remotes are down: {error}");
+        }
+    }
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    engine: Weak<Engine>,
+    heard: Receiver<Asked>,
+    tell: Sender<Change>,
+}
+
+impl Thread {
+    fn run(self) {
+        while !self.shared.ends.load(Ordering::Acquire) {
+            let patience = self.patience();
+            let first = match self.heard.recv_timeout(patience) {
+                Ok(first) => Some(first),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let Some(engine) = self.engine.upgrade() else { return };
+            self.turn(&engine, first);
+        }
+        let (Some(engine), now) = (self.engine.upgrade(), self.shared.began.elapsed()) else { return };
+        let mut sessions = lock(&self.shared.sessions);
+        sessions.fail(now);
+        send(&engine, &mut sessions, now);
+    }
+
+    fn patience(&self) -> Duration {
+        let deadline = lock(&self.shared.sessions).deadline();
+        let until = deadline.map(|deadline| deadline.saturating_sub(self.shared.began.elapsed()));
+        match self.shared.has_host.load(Ordering::Acquire) {
+            true => until.unwrap_or(TICK).min(TICK),
+            false => TICK,
+        }
+    }
+
+    /// Hears what came, before anybody is given up, and says what is due.
+    fn turn(&self, engine: &Engine, first: Option<Asked>) {
+        let shared = &self.shared;
+        let has_host = shared.has_host.load(Ordering::Acquire);
+        let mut sessions = lock(&shared.sessions);
+        let now = shared.began.elapsed();
+        if has_host && shared.has_new.swap(false, Ordering::Acquire) {
+            let wanted = lock(&shared.wanted).clone();
+            let gone = sessions.want(wanted, now);
+            gone.iter().for_each(|(remote, packet)| say(engine, *remote, packet));
+        }
+        for asked in first.into_iter().chain(self.heard.try_iter().take(HEARD)) {
+            if let Some((remote, payload)) = read(&asked.frame) {
+                sessions.received(remote, payload, now);
+            }
+        }
+        if has_host {
+            sessions.leave(shared.leaves.load(Ordering::Acquire));
+            sessions.tick(now);
+            send(engine, &mut sessions, now);
+        }
+        for change in sessions.take_changes() {
+            // The other thread ends with the daemon.
+            let _ = self.tell.send(change);
+        }
+    }
+}
+
+fn send(engine: &Engine, sessions: &mut Sessions, now: Duration) {
+    for (remote, packet) in sessions.output(now) {
+        say(engine, remote, &packet);
+    }
+}
+
+fn say(engine: &Engine, remote: IpAddr, packet: &sessions::Said) {
+    engine.send_to_remote(remote, (packet.from, proto::PORT_BFD_MULTIHOP), &packet.payload);
+}
+
+/// Returns the sender of a frame with a UDP datagram, and its payload.
+fn read(frame: &[u8]) -> Option<(IpAddr, &[u8])> {
+    let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
+    let ip = headers.ip()?;
+    let at = usize::from(headers.l4_at) + proto::UDP_LEN;
+    let end = usize::from(ip.at) + ip.len as usize;
+    matches!(headers.l4, L4::Udp { .. }).then_some((ip.src, frame.get(at..end)?))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

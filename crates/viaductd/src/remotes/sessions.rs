@@ -1,0 +1,191 @@
+//! Sessions with remotes, without I/O and clock.
+
+use super::HeldRemotes;
+use crate::bgp::HeldSession;
+use bfd::{Config, LEN, Packet, Session, State, Status};
+use control::Watched;
+use model::Change;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Most sessions.
+pub(super) const MOST: usize = 512;
+/// Lost packets after which a remote is down.
+const MULTIPLIER: u8 = 3;
+/// The first port from which packets may come (RFC 5881, 4).
+const FIRST_SOURCE: u16 = 49152;
+/// Lines in the log, and the time for so many: remotes can cause them.
+const LINES: (Duration, u32) = (Duration::from_secs(10), 20);
+
+/// A packet that is due.
+pub(super) struct Said {
+    /// The port from which it comes.
+    pub from: u16,
+    pub payload: [u8; LEN],
+}
+
+impl Said {
+    fn new(session: &Session, payload: [u8; LEN]) -> Self {
+        Self { from: FIRST_SOURCE | session.number() as u16 & !FIRST_SOURCE, payload }
+    }
+}
+
+pub(super) struct Sessions {
+    watched: Option<Watched>,
+    sessions: BTreeMap<IpAddr, Remote>,
+    /// Those of the daemon before, until they are wanted.
+    held: HeldRemotes,
+    leaves: bool,
+    changes: Vec<Change>,
+    random: RandomState,
+    /// Since when lines were written to the log, and how many.
+    lines: (Duration, u32),
+}
+
+struct Remote {
+    session: Session,
+    /// Whether it was up and is not any more.
+    is_down: bool,
+}
+
+impl Sessions {
+    pub fn new(held: HeldRemotes) -> Self {
+        let down = held.down.iter().map(|remote| Change::SetDown { remote: *remote, is_down: true });
+        let (changes, random) = (down.collect(), RandomState::new());
+        let (watched, sessions, leaves, lines) = Default::default();
+        Self { watched, sessions, held, leaves, changes, random, lines }
+    }
+
+    /// Watches these from now on. Returns last words to remotes that are watched no more.
+    pub fn want(&mut self, wanted: Option<Watched>, now: Duration) -> Vec<(IpAddr, Said)> {
+        let is_other = wanted.as_ref().map(|it| it.interval) != self.watched.as_ref().map(|it| it.interval);
+        self.watched = wanted;
+        let wanted: Vec<_> = self.watched.iter().flat_map(|watched| &watched.remotes).take(MOST).collect();
+        let is_gone = |remote: &IpAddr| is_other || wanted.binary_search(&remote).is_err();
+        let gone: Vec<_> = self.sessions.keys().filter(|remote| is_gone(remote)).copied().collect();
+        let mut last = Vec::new();
+        for (remote, mut its) in gone.into_iter().filter_map(|gone| self.sessions.remove_entry(&gone)) {
+            self.changes.extend(its.is_down.then_some(Change::SetDown { remote, is_down: false }));
+            // Packets arrive here as before.
+            its.session.stop(now);
+            last.extend(its.session.output(now).map(|payload| (remote, Said::new(&its.session, payload))));
+        }
+        let interval = self.watched.as_ref().map_or(Duration::ZERO, |watched| watched.interval);
+        let config = Config { interval, multiplier: MULTIPLIER, multihop: true };
+        let new: Vec<_> =
+            wanted.into_iter().filter(|remote| !self.sessions.contains_key(remote)).copied().collect();
+        for remote in new {
+            let seed = self.random.hash_one((remote, now));
+            let held = self.held.up.iter().find(|session| session.peer() == remote);
+            let resumed = held.and_then(|session| Session::resume(config, &session.held(), seed, now));
+            let session = resumed.unwrap_or_else(|| Session::new(config, seed, now));
+            let is_down = self.held.down.contains(&remote);
+            self.sessions.insert(remote, Remote { session, is_down });
+        }
+        for remote in std::mem::take(&mut self.held).down {
+            let is_watched = self.sessions.contains_key(&remote);
+            self.changes.extend((!is_watched).then_some(Change::SetDown { remote, is_down: false }));
+        }
+        last
+    }
+
+    /// Returns the number of remotes for which there is no session left.
+    pub fn unwatched(&self) -> usize {
+        self.watched.as_ref().map_or(0, |watched| watched.remotes.len().saturating_sub(MOST))
+    }
+
+    /// Takes a packet that came from this address.
+    pub fn received(&mut self, from: IpAddr, payload: &[u8], now: Duration) {
+        let Some(remote) = self.sessions.get_mut(&from) else { return };
+        let Ok(packet) = Packet::parse(payload) else { return };
+        let change = remote.session.received(&packet, now);
+        self.follow(from, change, now);
+    }
+
+    /// Gives up remotes that were silent for too long.
+    pub fn tick(&mut self, now: Duration) {
+        let ticked = self.sessions.iter_mut().map(|(from, its)| (*from, its.session.tick(now)));
+        let fell: Vec<_> = ticked.filter(|(_, change)| change.is_some()).collect();
+        fell.into_iter().for_each(|(remote, change)| self.follow(remote, change, now));
+    }
+
+    /// Notes what a change of a session says about the remote: one whose operator ended it is not down.
+    fn follow(&mut self, from: IpAddr, change: Option<bfd::Change>, now: Duration) {
+        let Some(remote) = self.sessions.get_mut(&from) else { return };
+        let was_down = remote.is_down;
+        remote.is_down = match change {
+            Some(bfd::Change::Down(_)) => true,
+            Some(bfd::Change::Up | bfd::Change::AdminDown) => false,
+            None => was_down && remote.session.status().remote_state != State::AdminDown,
+        };
+        if remote.is_down != was_down {
+            self.changes.push(Change::SetDown { remote: from, is_down: remote.is_down });
+        }
+        if now.saturating_sub(self.lines.0) >= LINES.0 {
+            self.lines = (now, 0);
+        }
+        self.lines.1 += u32::from(change.is_some());
+        if self.lines.1 <= LINES.1 {
+            log(from, change);
+        }
+    }
+
+    /// Returns the packets that are due.
+    pub fn output(&mut self, now: Duration) -> Vec<(IpAddr, Said)> {
+        let mut due = Vec::new();
+        for (remote, Remote { session, .. }) in &mut self.sessions {
+            while let Some(payload) = session.output(now) {
+                due.push((*remote, Said::new(session, payload)));
+            }
+        }
+        due
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        self.sessions.values().filter_map(|remote| remote.session.deadline()).min()
+    }
+
+    /// Has remotes wait longer for packets, because another daemon is about to take over, or no more.
+    pub fn leave(&mut self, leaves: bool) {
+        if std::mem::replace(&mut self.leaves, leaves) != leaves {
+            self.sessions.values_mut().for_each(|remote| remote.session.beg_patience(leaves));
+        }
+    }
+
+    /// Ends all sessions: packets do not arrive here any more.
+    pub fn fail(&mut self, now: Duration) {
+        self.sessions.values_mut().for_each(|remote| remote.session.fail(now));
+    }
+
+    pub fn held(&self) -> HeldRemotes {
+        let up =
+            self.sessions.iter().filter_map(|(from, its)| Some(HeldSession::new(*from, its.session.held()?)));
+        let down = self.sessions.iter().filter(|(_, its)| its.is_down).map(|(remote, _)| *remote);
+        HeldRemotes { up: up.collect(), down: down.collect() }
+    }
+
+    pub fn list(&self) -> Vec<(IpAddr, bool, Status)> {
+        self.sessions.iter().map(|(remote, its)| (*remote, its.is_down, its.session.status())).collect()
+    }
+
+    /// Returns the changes of the tables since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+}
+
+fn log(remote: IpAddr, change: Option<bfd::Change>) {
+    match change {
+        Some(bfd::Change::Up) => tracing::info!(%remote, "the BFD session with a remote of tunnels is up"),
+        Some(bfd::Change::AdminDown) => {
+            tracing::info!(%remote, "the remote's operator ended the BFD session")
+        }
+        Some(bfd::Change::Down(why)) => tracing::warn!(%remote, "the remote is down: {}", why.name()),
+        None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;
