@@ -3,8 +3,9 @@
 import socket
 
 import pytest
+from scapy.layers.l2 import ARP, Ether
 
-from lab import eventually
+from lab import RawPort, eventually
 from lab.bgp import AS, Frr, Gobgp
 from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap
 
@@ -130,7 +131,20 @@ def test_a_bridged_network(lab, reflector):
         a1.expect_ping(B1.address6)
     assert seen.expert() == []
     assert {fields[0] for fields in seen.fields("vxlan", "vxlan.vni")} == {"5001"}
-    assert seen.fields(f"vxlan && arp.dst.proto_ipv4 == {B1.address}", "frame.number"), "floods go to the other host"
+    of_a1 = f"vxlan && arp.src.hw_mac == {A1.mac} && arp.dst.proto_ipv4 =="
+    asked = lambda seen, address: seen.fields(f"{of_a1} {address}", "frame.number")
+    assert not asked(seen, B1.address), "the host answers on behalf of the other's guest"
+    with lab.capture("b", expression="udp port 4789") as seen, RawPort(a1.namespace, a1.device) as guest:
+        probe = lambda address, mac: Ether(src=mac, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=mac, psrc="0.0.0.0", pdst=address)
+        is_answer = lambda frame: ARP in Ether(frame) and Ether(frame)[ARP].op == 2 and Ether(frame)[ARP].psrc == B1.address
+        guest.send(probe(B1.address, A1.mac))
+        assert Ether(guest.expect(is_answer, "the duplicate"))[ARP].hwsrc == B1.mac
+        guest.send(probe("10.1.1.77", A1.mac))
+        seen.wait_for("arp.dst.proto_ipv4 == 10.1.1.77")
+    assert asked(seen, "10.1.1.77"), "floods go to the other host"
+    question = f"eth {A1.mac} > ff:ff:ff:ff:ff:ff / arp request {A1.address} at {A1.mac} for {B1.address}"
+    explained = a.call("explain", "--in", "a1", question).stdout
+    assert f"remote {UNDERLAY['b']}" in explained and f"arp: at {B1.mac}" in explained, explained
     routes = lambda: reflector.ask("show bgp l2vpn evpn").stdout
     eventually(lambda: "Rmac:06:5e:c0:00:02:01" in routes(), "a router MAC of its own")
     # A guest moves: its new host counts that, so that all send there, while the old one still has it, too.

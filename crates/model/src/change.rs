@@ -41,6 +41,16 @@ pub enum Change {
         vrf: Vrf,
         mac: Mac,
     },
+    /// The MAC of an address's owner on another host: ARP and ND of guests are answered on its behalf.
+    PutOwner {
+        vrf: Vrf,
+        addr: IpAddr,
+        mac: Mac,
+    },
+    DelOwner {
+        vrf: Vrf,
+        addr: IpAddr,
+    },
     PutMpls {
         label: u32,
         nexthop: NexthopId,

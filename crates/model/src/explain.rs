@@ -93,6 +93,12 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         found
     }
 
+    fn owner(&self, vrf: Vrf, addr: IpAddr) -> Option<Mac> {
+        let found = self.tables.owner(vrf, addr)?;
+        self.note(Step::Owner { vrf, addr, found });
+        Some(found)
+    }
+
     fn is_down(&self, remote: IpAddr) -> bool {
         let is_down = self.tables.is_down(remote);
         if is_down {

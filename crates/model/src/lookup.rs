@@ -50,6 +50,8 @@ pub trait Lookup {
     fn network(&self, vrf: Vrf) -> Option<&Network>;
     /// Returns the guest that has this address in this network.
     fn guest_by_address(&self, vrf: Vrf, addr: IpAddr) -> Option<VifId>;
+    /// Returns the MAC of the address's owner on another host, if it is known ([`crate::Change::PutOwner`]).
+    fn owner(&self, vrf: Vrf, addr: IpAddr) -> Option<Mac>;
     /// Returns the target of frames to this MAC: as configured ([`crate::Change::PutMac`]), else the guest
     /// that has the MAC, else the learned target.
     fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry>;

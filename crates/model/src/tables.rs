@@ -26,6 +26,7 @@ pub struct Tables {
     nexthops: BTreeMap<NexthopId, Nexthop>,
     routes: BTreeMap<(Vrf, IpNet), NexthopId>,
     macs: BTreeMap<(Vrf, Mac), BridgeTarget>,
+    owners: BTreeMap<(Vrf, IpAddr), Mac>,
     mpls: BTreeMap<u32, NexthopId>,
     vxlan: BTreeMap<u32, Vrf>,
     /// Outside (network, address) to inside.
@@ -103,6 +104,10 @@ impl Lookup for Tables {
 
     fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
         self.kernel_paths.get(&remote).map_or(&[], |paths| paths)
+    }
+
+    fn owner(&self, vrf: Vrf, addr: IpAddr) -> Option<Mac> {
+        self.owners.get(&(vrf, addr)).copied()
     }
 
     fn is_down(&self, remote: IpAddr) -> bool {

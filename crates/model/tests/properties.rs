@@ -273,6 +273,9 @@ impl Lookup for Holes<'_> {
     fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath] {
         self.tables.kernel_paths(remote)
     }
+    fn owner(&self, vrf: Vrf, addr: IpAddr) -> Option<Mac> {
+        self.tables.owner(vrf, addr)
+    }
     fn is_down(&self, remote: IpAddr) -> bool {
         self.tables.is_down(remote)
     }

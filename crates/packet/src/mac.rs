@@ -24,6 +24,14 @@ impl Mac {
         self.0 == [0; 6]
     }
 
+    /// Returns the address before this one in their order, if there is one.
+    #[must_use]
+    pub fn before(self) -> Option<Self> {
+        let [a, b, c, d, e, f] = self.0;
+        let [_, _, before @ ..] = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).checked_sub(1)?.to_be_bytes();
+        Some(Self(before))
+    }
+
     /// Returns the IPv6 link-local address derived from this MAC (RFC 4291, 2.5.6 and appendix A).
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {

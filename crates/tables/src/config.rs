@@ -45,6 +45,8 @@ pub(crate) struct Config {
     /// Remotes of tunnels, each with the number of nexthops that name it.
     remotes: OrdMap<IpAddr, u32>,
     pub macs: OrdMap<(Vrf, Mac), BridgeTarget>,
+    /// MACs of owners of addresses on other hosts.
+    pub owners: OrdMap<(Vrf, IpAddr), Mac>,
     pub mpls: OrdMap<u32, NexthopId>,
     pub vxlan: OrdMap<u32, Vrf>,
     /// Floating addresses from outside to inside, and from inside to outside.

@@ -82,6 +82,8 @@ impl Draft {
             Change::DelRoute { vrf, prefix } => self.del_route(*vrf, prefix)?,
             Change::PutMac { vrf, mac, target } => self.put_mac(*vrf, *mac, *target),
             Change::DelMac { vrf, mac } => self.del_mac(*vrf, *mac)?,
+            Change::PutOwner { vrf, addr, mac } => self.put_owner(*vrf, *addr, *mac),
+            Change::DelOwner { vrf, addr } => self.del_owner(*vrf, *addr)?,
             Change::PutMpls { label, nexthop } => self.put_mpls(*label, *nexthop),
             Change::DelMpls { label } => self.del_mpls(*label)?,
             Change::PutVxlan { vni, vrf } => self.put_vxlan(*vni, *vrf),
@@ -111,6 +113,22 @@ impl Draft {
             false => drop(self.config.kernel_paths.insert(remote, paths.clone())),
         }
         self.touched.add(Cell::remote(remote));
+    }
+
+    fn put_owner(&mut self, vrf: Vrf, addr: IpAddr, mac: Mac) {
+        if self.config.owners.insert((vrf, addr), mac).is_none() {
+            self.refer(Object::Network(vrf));
+        }
+        self.touched.add(Cell::address(vrf, addr));
+    }
+
+    fn del_owner(&mut self, vrf: Vrf, addr: IpAddr) -> Result<(), ApplyError> {
+        if self.config.owners.remove(&(vrf, addr)).is_none() {
+            return missing(format_args!("owner of {addr} in network {vrf}"));
+        }
+        self.unrefer(Object::Network(vrf));
+        self.touched.add(Cell::address(vrf, addr));
+        Ok(())
     }
 
     fn set_down(&mut self, remote: IpAddr, is_down: bool) {

@@ -219,6 +219,11 @@ impl Lookup for View<'_> {
         self.snapshot.config.kernel_paths.get(&remote).map_or(&[], |paths| paths)
     }
 
+    fn owner(&self, vrf: Vrf, addr: IpAddr) -> Option<Mac> {
+        self.depend(Cell::address(vrf, addr));
+        self.snapshot.config.owners.get(&(vrf, addr)).copied()
+    }
+
     fn is_down(&self, remote: IpAddr) -> bool {
         self.depend(Cell::remote(remote));
         self.snapshot.config.down.contains(&remote)

@@ -172,6 +172,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (vrf(), prefix(), nexthop_id())
             .prop_map(|(vrf, prefix, nexthop)| Change::PutRoute { vrf, prefix, nexthop }),
         1 => (vrf(), mac(), target()).prop_map(|(vrf, mac, target)| Change::PutMac { vrf, mac, target }),
+        1 => (vrf(), addr(), mac()).prop_map(|(vrf, addr, mac)| Change::PutOwner { vrf, addr, mac }),
         1 => (16..19u32, nexthop_id()).prop_map(|(label, nexthop)| Change::PutMpls { label, nexthop }),
         1 => (0..3u32, vrf()).prop_map(|(vni, vrf)| Change::PutVxlan { vni, vrf }),
         1 => floating.prop_map(|(inside_vrf, inside, outside_vrf, outside)| {
@@ -195,6 +196,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => nexthop_id().prop_map(Change::DelNexthop),
         3 => (vrf(), prefix()).prop_map(|(vrf, prefix)| Change::DelRoute { vrf, prefix }),
         1 => (vrf(), mac()).prop_map(|(vrf, mac)| Change::DelMac { vrf, mac }),
+        1 => (vrf(), addr()).prop_map(|(vrf, addr)| Change::DelOwner { vrf, addr }),
         1 => (16..19u32).prop_map(|label| Change::DelMpls { label }),
         1 => (0..3u32).prop_map(|vni| Change::DelVxlan { vni }),
         1 => (vrf(), addr()).prop_map(|(outside_vrf, outside)| Change::DelFloating { outside_vrf, outside }),
@@ -289,6 +291,7 @@ fn questions() -> Vec<Question> {
         macs().into_iter().for_each(|mac| ask!(|t| t.bridge(vrf, mac)));
         for addr in addresses() {
             ask!(|t| t.guest_by_address(vrf, addr));
+            ask!(|t| t.owner(vrf, addr));
             ask!(|t| t.route(vrf, addr));
             ask!(|t| t.neighbour(NeighbourScope::Network(vrf), addr));
             ask!(|t| t.inside_of(vrf, addr));
@@ -319,6 +322,7 @@ fn undo(change: &Change) -> Option<Change> {
         Change::PutNexthop(id, _) => Change::DelNexthop(*id),
         Change::PutRoute { vrf, prefix, .. } => Change::DelRoute { vrf: *vrf, prefix: *prefix },
         Change::PutMac { vrf, mac, .. } => Change::DelMac { vrf: *vrf, mac: *mac },
+        Change::PutOwner { vrf, addr, .. } => Change::DelOwner { vrf: *vrf, addr: *addr },
         Change::PutMpls { label, .. } => Change::DelMpls { label: *label },
         Change::PutVxlan { vni, .. } => Change::DelVxlan { vni: *vni },
         Change::PutFloating(f) => Change::DelFloating { outside_vrf: f.outside_vrf, outside: f.outside },

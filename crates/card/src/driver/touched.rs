@@ -116,6 +116,8 @@ impl Configured {
             Change::SetDown { .. } => touched.bump_far = true,
             // The card has no tunnels by wires that the kernel keeps.
             Change::PutMeter(..) | Change::DelMeter(_) | Change::PutPaths { .. } => {}
+            // Nor does it answer ARP and ND.
+            Change::PutOwner { .. } | Change::DelOwner { .. } => {}
         }
     }
 

@@ -5,6 +5,7 @@ use imbl::OrdMap;
 use model::{Nexthop, NexthopId, Tunnel, Vrf};
 use packet::Mac;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// The MAC addresses and floods of networks, as programs know them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +14,8 @@ pub(crate) struct Bridges {
     pub(crate) macs: OrdMap<(Vrf, Mac), (Tunnel, NexthopId)>,
     /// The tunnels to which floods go as well.
     floods: OrdMap<Vrf, Vec<Tunnel>>,
+    /// The MAC addresses of hosts that have these addresses.
+    pub(crate) owners: OrdMap<(Vrf, IpAddr), Mac>,
 }
 
 impl Bridges {
@@ -20,7 +23,9 @@ impl Bridges {
     pub(super) fn of_networks(&self, is_kept: impl Fn(Vrf) -> bool) -> Self {
         let macs = self.macs.iter().filter(|((vrf, _), _)| is_kept(*vrf));
         let floods = self.floods.iter().filter(|(vrf, _)| is_kept(**vrf));
+        let owners = self.owners.iter().filter(|((vrf, _), _)| is_kept(*vrf));
         Self {
+            owners: owners.map(|(place, mac)| (*place, *mac)).collect(),
             macs: macs.map(|(place, to)| (*place, *to)).collect(),
             floods: floods.map(|(vrf, to)| (*vrf, to.clone())).collect(),
         }
@@ -37,6 +42,9 @@ impl Bridges {
         for (vrf, tunnels) in &self.floods {
             changes.entry(*vrf).or_default().flood = Some(tunnels.clone());
         }
+        for ((vrf, addr), mac) in &self.owners {
+            changes.entry(*vrf).or_default().owners.push((*addr, Some(*mac)));
+        }
         changes
     }
 }
@@ -48,12 +56,14 @@ pub struct BridgeChange {
     pub macs: Vec<(Mac, Option<Tunnel>)>,
     /// The tunnels to which floods go from now on, if that changes.
     pub flood: Option<Vec<Tunnel>>,
+    /// Addresses, each with the MAC address that has it now, if any has.
+    pub owners: Vec<(IpAddr, Option<Mac>)>,
 }
 
 impl Compiler<'_> {
     /// Takes the nexthops of all learned MAC addresses and floods. They keep their numbers.
     pub(super) fn bridges(&mut self) {
-        let Bridges { macs, floods } = self.out.bridges.clone();
+        let Bridges { macs, floods, .. } = self.out.bridges.clone();
         for (tunnel, nexthop) in macs.values() {
             let taken = self.tunnel(*tunnel);
             debug_assert_eq!(taken, *nexthop);
@@ -119,6 +129,12 @@ impl Compiler<'_> {
             };
             old.into_iter().flatten().for_each(|tunnel| self.put_back_tunnel(tunnel));
             self.extend_flood(vrf);
+        }
+        for (addr, mac) in &change.owners {
+            match mac {
+                Some(mac) => drop(self.out.bridges.owners.insert((vrf, *addr), *mac)),
+                None => drop(self.out.bridges.owners.remove(&(vrf, *addr))),
+            }
         }
     }
 }

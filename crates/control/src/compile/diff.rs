@@ -93,6 +93,12 @@ impl Desired {
             |_, v| Change::PutFloating(*v),
             |&(outside_vrf, outside), _| Change::DelFloating { outside_vrf, outside },
         );
+        out.table(
+            &self.bridges.owners,
+            &to.bridges.owners,
+            |&(vrf, addr), &mac| Change::PutOwner { vrf, addr, mac },
+            |&(vrf, addr), _| Change::DelOwner { vrf, addr },
+        );
         let mut dels: Vec<_> = out.dels.into_iter().rev().collect();
         dels.iter_mut().for_each(|change| to.uncover(change));
         [rules.dels, out.puts, rules.puts, self.learned_changes(to), self.bridge_changes(to), dels].concat()

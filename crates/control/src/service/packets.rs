@@ -10,7 +10,9 @@ use api::v1::explain_request::Packet;
 use config::Protocol;
 use executor::Captured;
 use ipnet::IpNet;
-use model::{DropReason, NexthopId, Verdict, VifId, VifKind};
+use model::{DropReason, NexthopId, Verdict, VifId, VifKind, Vrf};
+use packet::Mac;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -159,8 +161,11 @@ fn step(view: &View, of: &model::Step) -> v1::Step {
     }
 }
 
-/// Returns the BGP paths behind the route that a look-up found, if the route was learned.
+/// Returns the BGP paths behind the route, or the owner of an address, that a look-up found, if it was learned.
 fn by_bgp(ports: &dyn Ports, view: &View, of: &model::Step) -> Vec<v1::Step> {
+    if let model::Step::Owner { vrf, addr, found } = of {
+        return owner_by_bgp(ports, view, (*vrf, *addr, *found)).into_iter().collect();
+    }
     let model::Step::Route { vrf, addr, found: Some(found) } = of else { return Vec::new() };
     let Ok(prefix) = IpNet::new(*addr, found.prefix_len).map(|prefix| prefix.trunc()) else {
         return Vec::new();
@@ -177,6 +182,18 @@ fn by_bgp(ports: &dyn Ports, view: &View, of: &model::Step) -> Vec<v1::Step> {
         protocol: None,
     };
     ports.bgp_paths(vrf.0, prefix).into_iter().filter(|path| path.used).map(path).collect()
+}
+
+/// Returns the EVPN route by which a MAC address has an IP address.
+fn owner_by_bgp(ports: &dyn Ports, view: &View, (vrf, addr, mac): (Vrf, IpAddr, Mac)) -> Option<v1::Step> {
+    let its =
+        ports.bgp_macs(vrf.0, mac.before(), 1).into_iter().find(|entry| entry.mac == mac.to_string())?;
+    Some(v1::Step {
+        table: "bgp".to_owned(),
+        key: format!("{} {mac} {addr}", view.network_name(vrf)),
+        result: Some(format!("type 2, remote {}, label {}", its.remote, its.label)),
+        protocol: None,
+    })
 }
 
 fn port(view: &View, vif: VifId) -> v1::ExplainedPort {

@@ -1,7 +1,7 @@
 //! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered if the answer is known, bridged otherwise.
 //!
-//! Known are gateways and floating addresses (with the gateway's MAC), guests of this host (with their own), and
-//! addresses that a host route leads out of the subnet (with the gateway's MAC again: proxy ARP, RFC 1027). On an
+//! Known are gateways and floating addresses (with the gateway's MAC), guests of this host and, by BGP, of others (with
+//! their own), and addresses that a host route leads out of the subnet (with the gateway's MAC again: proxy ARP, RFC 1027). On an
 //! attached wire the gateway's MAC is the wire's own: other hosts on that wire are gateways too, and a switch keeps
 //! one port for a MAC (IEEE 802.1Q, 8.8).
 
@@ -124,7 +124,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if !message.asks {
             return None;
         }
-        match self.known(frame, message) {
+        match self.known(frame, message).or_else(|| self.of_owner(frame, eth, message)) {
             Some(answer) => Some(self.answer(frame, message, answer)),
             None if is_other_hosts(frame, eth) => Some(self.ask_for_other(frame, scope, message)),
             None => to_gateway.then_some(Err(DropReason::GatewayNoService.into())),
@@ -172,6 +172,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let floating =
             self.tables.inside_of(vrf, target).is_some() || self.tables.shared_by(vrf, target).is_some();
         (floating || self.leads_away(frame, message)).then(|| Answer::host(frame.gateway_mac()))
+    }
+
+    /// Returns the answer on behalf of the address's owner on another host (RFC 9161). Only guests are answered: otherwise
+    /// each host on an attached wire would. The owner's own probes for a duplicate are not, even if it has moved here
+    /// meanwhile, and nobody is told whether who has a link-local address is a router.
+    fn of_owner(&self, frame: &Frame<'a>, eth: &Ethernet, message: &Message) -> Option<Answer> {
+        let is_link_local = matches!(message.target, IpAddr::V6(target) if target.is_unicast_link_local());
+        let asks = frame.origin.is_guest() && message.sender != message.target && !is_link_local;
+        let mac = asks.then(|| self.tables.owner(frame.network.vrf, message.target))??;
+        (mac != eth.src && message.mac != Some(mac)).then(|| Answer::host(mac))
     }
 
     /// Returns whether a guest reaches an address of its own subnet by routing, because the address has a

@@ -18,6 +18,8 @@ pub enum Step {
     Network { vrf: Vrf, found: bool },
     /// The guest that has an address.
     Guest { vrf: Vrf, addr: IpAddr, found: Option<VifId> },
+    /// The MAC of an address's owner on another host.
+    Owner { vrf: Vrf, addr: IpAddr, found: Mac },
     /// A bridge entry.
     Bridge { vrf: Vrf, mac: Mac, found: Option<BridgeEntry> },
     /// A route.
@@ -66,13 +68,14 @@ pub enum Step {
 
 impl Step {
     /// Returns the name of the table: `bridge`, `flow`, `fragment`, `guest`, `kernel`, `mpls`, `nat`, `neighbour`,
-    /// `network`, `nexthop`, `ovs`, `path`, `remote`, `route`, `rule`, `shape`, `snat`, `tunnel`, `vif` or `vxlan`.
+    /// `network`, `nexthop`, `ovs`, `owner`, `path`, `remote`, `route`, `rule`, `shape`, `snat`, `tunnel`, `vif` or `vxlan`.
     #[must_use]
     pub const fn table(&self) -> &'static str {
         match self {
             Self::Vif { .. } => "vif",
             Self::Network { .. } => "network",
             Self::Guest { .. } => "guest",
+            Self::Owner { .. } => "owner",
             Self::Bridge { .. } => "bridge",
             Self::Route { .. } => "route",
             Self::Nexthop { .. } => "nexthop",
@@ -116,7 +119,7 @@ impl Step {
             Self::Shape { id, inward: true, .. } => format!("to {}", names.vif(*id)),
             Self::Shape { id, inward: false, .. } => format!("from {}", names.vif(*id)),
             Self::Network { vrf, .. } => network(vrf),
-            Self::Guest { vrf, addr, .. } | Self::Route { vrf, addr, .. } => {
+            Self::Guest { vrf, addr, .. } | Self::Owner { vrf, addr, .. } | Self::Route { vrf, addr, .. } => {
                 format!("{} {addr}", network(vrf))
             }
             Self::Bridge { vrf, mac, .. } => format!("{} {mac}", network(vrf)),
@@ -169,6 +172,7 @@ impl Step {
             },
             Self::Network { vrf, found } => found.then(|| names.network(*vrf))?,
             Self::Guest { found, .. } => names.vif((*found)?),
+            Self::Owner { found, .. } => format!("at {found}, on another host"),
             Self::Bridge { found, .. } => bridged(&(*found)?, names),
             Self::Route { addr, found, .. } => routed(*addr, (*found)?),
             Self::Nexthop { found, .. } => found.as_ref()?.words(names),

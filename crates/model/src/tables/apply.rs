@@ -48,6 +48,10 @@ impl Tables {
             Change::DelMac { vrf, mac } => {
                 take(&mut self.macs, &(vrf, mac), || format!("MAC {mac} of network {vrf}"))?;
             }
+            Change::PutOwner { vrf, addr, mac } => put(&mut self.owners, (vrf, addr), mac),
+            Change::DelOwner { vrf, addr } => {
+                take(&mut self.owners, &(vrf, addr), || format!("owner of {addr} in network {vrf}"))?;
+            }
             Change::PutMpls { label, nexthop } => put(&mut self.mpls, label, nexthop),
             Change::DelMpls { label } => take(&mut self.mpls, &label, || format!("label {label}"))?,
             Change::PutVxlan { vni, vrf } => put(&mut self.vxlan, vni, vrf),
@@ -107,6 +111,7 @@ impl Tables {
                 BridgeTarget::Vtep { .. } => {}
             }
         }
+        self.owners.keys().try_for_each(|(vrf, _)| self.has_network(*vrf))?;
         self.mpls.values().try_for_each(|nexthop| self.has_nexthop(*nexthop))?;
         self.vxlan.values().try_for_each(|vrf| self.has_network(*vrf))?;
         for ((outside, _), (inside, _)) in &self.floating {

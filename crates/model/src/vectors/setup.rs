@@ -113,6 +113,7 @@ impl Setup {
             "learned" => self.learned(&mut words)?,
             "path" => self.path(&mut words)?,
             "kernel" => self.kernel_paths(&mut words)?,
+            "owner" => self.owner(&mut words)?,
             "down" => self.set_down(&mut words, true)?,
             "up" => self.set_down(&mut words, false)?,
             "ovs" => self.ovs_port(&mut words)?,
@@ -264,6 +265,13 @@ impl Setup {
             paths.push(KernelPath { wire, hop, mac, weight: 1 });
         }
         self.changes.push(Change::PutPaths { remote, paths: paths.into() });
+        Ok(())
+    }
+
+    fn owner(&mut self, words: &mut Words<'_>) -> Result<(), String> {
+        let (vrf, addr) = (self.vrf(words)?, value(words)?);
+        must(words, "at")?;
+        self.changes.push(Change::PutOwner { vrf, addr, mac: value(words)? });
         Ok(())
     }
 

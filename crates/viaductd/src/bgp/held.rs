@@ -17,6 +17,9 @@ pub struct Held {
     prefix: Option<String>,
     /// A MAC address. Without prefix and address: floods.
     mac: Option<[u8; 6]>,
+    /// An IP address of that MAC address. Then there is no tunnel, and a prefix that earlier versions can't read.
+    #[serde(default)]
+    address: Option<IpAddr>,
     /// The tunnels by which it is reached.
     to: Vec<HeldTunnel>,
 }
@@ -52,18 +55,23 @@ pub(super) fn held(core: &Core, source: SourceId) -> Vec<Held> {
             rib::Path::Tunnel(tunnel) => HeldTunnel::of(tunnel),
             _ => None,
         });
-        Held { vrf: vrf.0, prefix: Some(prefix.to_string()), mac: None, to: tunnels.collect() }
+        Held { vrf: vrf.0, prefix: Some(prefix.to_string()), mac: None, address: None, to: tunnels.collect() }
     });
     let bridges = core.learned_bridges().into_iter().flat_map(|(vrf, change)| {
         let of = |mac: Option<Mac>, tunnels: &[Tunnel]| Held {
             vrf: vrf.0,
             prefix: None,
             mac: mac.map(|mac| mac.0),
+            address: None,
             to: tunnels.iter().filter_map(HeldTunnel::of).collect(),
         };
         let macs = change.macs.iter().map(|(mac, to)| of(Some(*mac), to.as_slice()));
         let floods = change.flood.iter().flat_map(|flood| flood.chunks(rib::MAX_PATHS));
-        macs.chain(floods.map(|part| of(None, part))).collect::<Vec<_>>()
+        let owners = change.owners.iter().map(|(address, mac)| {
+            let prefix = Some("address".to_owned());
+            Held { prefix, address: Some(*address), ..of(*mac, &[]) }
+        });
+        macs.chain(floods.map(|part| of(None, part))).chain(owners).collect::<Vec<_>>()
     });
     routes.chain(bridges).collect()
 }
@@ -71,11 +79,15 @@ pub(super) fn held(core: &Core, source: SourceId) -> Vec<Held> {
 /// Sorts what another daemon held by networks. Leaves out what it can't read.
 pub(super) fn sorted(held: Vec<Held>) -> (Routes, Bridges) {
     let (mut routes, mut bridges) = (Routes::new(), Bridges::new());
-    for Held { vrf, prefix, mac, to } in held {
+    for Held { vrf, prefix, mac, address, to } in held {
         let tunnels: Vec<Tunnel> = to.iter().filter_map(HeldTunnel::tunnel).collect();
         let bridge = |bridges: &mut Bridges, put: &dyn Fn(&mut BridgeChange)| {
             put(bridges.entry(Vrf(vrf)).or_default());
         };
+        if let Some(address) = address {
+            bridge(&mut bridges, &|change| change.owners.push((address, mac.map(Mac))));
+            continue;
+        }
         match (prefix.map(|prefix| prefix.parse::<IpNet>()), mac) {
             (Some(Ok(prefix)), _) => {
                 let paths = PathSet::new(tunnels.into_iter().map(rib::Path::Tunnel));
@@ -112,10 +124,13 @@ mod tests {
             vrf: 3,
             prefix: prefix.map(str::to_owned),
             mac,
+            address: None,
             to: to.clone(),
         };
-        let held =
-            vec![of(Some("10.0.0.0/8"), None), of(Some("x"), None), of(None, Some([2; 6])), of(None, None)];
+        let address = "10.0.0.7".parse().unwrap();
+        let owner = Held { address: Some(address), to: Vec::new(), ..of(Some("address"), Some([2; 6])) };
+        let (route, broken) = (of(Some("10.0.0.0/8"), None), of(Some("x"), None));
+        let held = vec![route, broken, of(None, Some([2; 6])), of(None, None), owner];
         let text = serde_json::to_string(&held).unwrap();
         let (routes, bridges) = sorted(serde_json::from_str(&text).unwrap());
         let paths = PathSet::new(tunnels.map(rib::Path::Tunnel));
@@ -123,5 +138,6 @@ mod tests {
         let change = &bridges[&Vrf(3)];
         assert_eq!(change.macs, [(Mac([2; 6]), Some(tunnels[0]))]);
         assert_eq!(change.flood, Some(tunnels.to_vec()));
+        assert_eq!(change.owners, [(address, Some(Mac([2; 6])))]);
     }
 }

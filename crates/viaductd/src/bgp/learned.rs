@@ -8,6 +8,7 @@ use model::{GATEWAY_MAC, Tunnel, TunnelKind, Vrf};
 use packet::Mac;
 use rib::{PathSet, SourceId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 /// The rank of these routes among those of programs.
 const PREFERENCE: u8 = 20;
@@ -23,9 +24,10 @@ pub struct Learned {
     source: SourceId,
     routes: Routes,
     bridges: Bridges,
-    /// MAC addresses and floods of the daemon before, which peers have not sent again.
+    /// MAC addresses, floods and owners of addresses of the daemon before, which peers have not sent again.
     inherited_macs: BTreeSet<(Vrf, Mac)>,
     inherited_floods: BTreeSet<Vrf>,
+    inherited_owners: BTreeSet<(Vrf, IpAddr)>,
     is_inherited: bool,
     /// Routes that were too many.
     refused: u64,
@@ -42,10 +44,14 @@ impl Learned {
         let macs = |(vrf, change): (&Vrf, &BridgeChange)| {
             change.macs.iter().map(|(mac, _)| (*vrf, *mac)).collect::<Vec<_>>()
         };
+        let owners = |(vrf, change): (&Vrf, &BridgeChange)| {
+            change.owners.iter().map(|(address, _)| (*vrf, *address)).collect::<Vec<_>>()
+        };
         let mut learned = Self {
             source,
             inherited_macs: bridges.iter().flat_map(macs).collect(),
             inherited_floods: inherited_floods.collect(),
+            inherited_owners: bridges.iter().flat_map(owners).collect(),
             is_inherited,
             routes,
             bridges,
@@ -76,6 +82,7 @@ impl Learned {
         self.is_inherited = true;
         for (vrf, change) in core.learned_bridges() {
             self.inherited_macs.extend(change.macs.iter().map(|(mac, _)| (vrf, *mac)));
+            self.inherited_owners.extend(change.owners.iter().map(|(address, _)| (vrf, *address)));
             self.inherited_floods.extend(change.flood.map(|_| vrf));
         }
         if let Err(e) = core.begin_routes(self.source) {
@@ -90,6 +97,9 @@ impl Learned {
         }
         for vrf in std::mem::take(&mut self.inherited_floods) {
             self.bridges.entry(vrf).or_default().flood = Some(Vec::new());
+        }
+        for (vrf, address) in std::mem::take(&mut self.inherited_owners) {
+            self.bridges.entry(vrf).or_default().owners.push((address, None));
         }
         self.take(core, Vec::new());
         match core.end_routes(self.source) {
@@ -139,8 +149,12 @@ impl Learned {
                 self.inherited_floods.remove(&of(vrf));
                 self.bridges.entry(of(vrf)).or_default().flood = Some(tunnels);
             }
-            // The owner's host answers ARP and ND.
-            Change::Neighbour { .. } => {}
+            // The gateways' MAC is every host's own.
+            Change::Neighbour { mac: Some(mac), .. } if mac == GATEWAY_MAC || mac.is_group() => {}
+            Change::Neighbour { vrf, address, mac } => {
+                self.inherited_owners.remove(&(of(vrf), address));
+                self.bridges.entry(of(vrf)).or_default().owners.push((address, mac));
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use model::{Lookup, Nexthop, NexthopId, Vrf};
 use packet::Mac;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 pub(super) const WORLD: &str = r#"
 [host]
@@ -54,6 +54,9 @@ pub(super) const PREFIXES: [&str; 7] =
 
 /// MAC addresses that objects may have: vm1's, that of a `[[mac]]`, and none's.
 const MACS: [Mac; 3] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]), Mac([2, 0, 0, 0, 0, 10])];
+
+/// Addresses whose owners are learned.
+const OWNED: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(10, 1, 1, 40)), IpAddr::V4(Ipv4Addr::new(10, 1, 1, 41))];
 
 pub(super) const TARGETS: [&str; 11] = [
     "{ guest = \"vm2\" }",
@@ -157,6 +160,10 @@ impl Bench {
                 tables.bridge(place.0, place.1).filter(|entry| entry.is_static).map(|entry| entry.target);
             assert_eq!(macs.get(&place).copied(), in_force, "what is shown is in force");
         }
+        for place in [1, 2].into_iter().flat_map(|vrf| OWNED.map(|addr| (Vrf(vrf), addr))) {
+            let owner = view.tables.bridges.owners.get(&place).copied();
+            assert_eq!(tables.owner(place.0, place.1), owner, "who is known is in force");
+        }
         (routes.collect(), nexthops)
     }
 
@@ -178,7 +185,8 @@ impl Bench {
                 _ => (rib::PathSet::new([rib::Path::Discard]), vec![vxlan(2)]),
             };
             let macs = vec![(MACS[prefix % MACS.len()], flood.first().copied())];
-            self.core.update_bridge(vrf, &BridgeChange { macs, flood: Some(flood) })?;
+            let owners = vec![(OWNED[prefix % OWNED.len()], flood.first().map(|_| MACS[0]))];
+            self.core.update_bridge(vrf, &BridgeChange { macs, flood: Some(flood), owners })?;
             self.core.update_routes(of, vrf, &[(PREFIXES[prefix].parse().unwrap(), paths)])?;
         }
         Ok(Done::default())
@@ -229,7 +237,8 @@ proptest! {
         }
         bench.core.begin_routes(of).unwrap();
         bench.core.end_routes(of).unwrap();
-        let gone = BridgeChange { macs: MACS.map(|mac| (mac, None)).into(), flood: Some(vec![]) };
+        let owners = OWNED.map(|addr| (addr, None)).into();
+        let gone = BridgeChange { macs: MACS.map(|mac| (mac, None)).into(), flood: Some(vec![]), owners };
         for vrf in [1, 2] {
             bench.core.update_bridge(Vrf(vrf), &gone).unwrap();
         }
