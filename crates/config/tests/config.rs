@@ -212,7 +212,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "metadata_proxy = \"192.0.2.9:8775\"\n",
         "",
-        "`metadata_secret` is told the service of `metadata_proxy`",
+        "`metadata_secret` is only for the service in `metadata_proxy`",
     ),
     ("metadata = true\nmetadata_proxy", "metadata_proxy", "`metadata_proxy` needs `metadata = true`"),
     ("192.0.2.9:8775", "192.0.2.9", "\"192.0.2.9\" is not an address with port"),
@@ -222,6 +222,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "dhcp_relay = [\"192.0.2.67\"]\ndhcp = true",
         "`dhcp_relay` and `dhcp = true` exclude each other",
     ),
+    ("[\"192.0.2.67\"]", "[\"203.0.113.1\"]", "203.0.113.1 is the network's own gateway"),
     ("[\"192.0.2.67\"]", "[\"fe80::1\"]", "fe80::1 is on one link only"),
     ("[\"192.0.2.67\"]", "[\"2001:db8::67\"]", "the server 2001:db8::67 needs an IPv6 address in `gateways`"),
     ("bfd = true", "bfd = \"fast\"", "bfd: expected true, false or \"multihop\", found"),

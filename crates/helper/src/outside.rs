@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The port of resolvers.
 const PORT: u16 = 53;
@@ -35,8 +36,11 @@ pub struct Servers {
 }
 
 /// Reads the servers that a configuration file names, and those that it includes. Returns them, and the paths beside the
-/// file's on which they depend.
-pub type Named = fn(&Path, File) -> (Servers, Vec<PathBuf>);
+/// file's on which they depend; `None` if something in the files is wrong.
+pub type Named = fn(&Path, File) -> Option<(Servers, Vec<PathBuf>)>;
+
+/// How long nobody reads files again in which something was wrong.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The servers that may be reached.
 pub(crate) struct Outside {
@@ -49,6 +53,8 @@ struct Last {
     named: Servers,
     file: Stamp,
     others: Vec<(PathBuf, Option<Stamp>)>,
+    /// When something in the files was wrong. Until it is right, the servers before that are reached.
+    wrong: Option<Instant>,
 }
 
 /// A state of a file: device, inode, length and time of its last change.
@@ -100,14 +106,22 @@ impl Outside {
         let file = crate::config_file(config)?;
         let stamp = stamp(&file.metadata()?);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |last: &Last| {
-            last.file == stamp && last.others.iter().all(|(path, then)| stamp_at(path) == *then)
+        let is_same = |last: &Last| match last.wrong {
+            Some(then) => then.elapsed() < PAUSE,
+            None => last.file == stamp && last.others.iter().all(|(path, then)| stamp_at(path) == *then),
         };
         if !last.as_ref().is_some_and(is_same) {
-            let (named, others) = (self.named)(config, file);
-            let stamped = |path: PathBuf| (stamp_at(&path), path);
-            let others = others.into_iter().map(stamped).map(|(stamp, path)| (path, stamp)).collect();
-            *last = Some(Last { named, file: stamp, others });
+            *last = Some(match (self.named)(config, file) {
+                Some((named, others)) => {
+                    let stamped = |path: PathBuf| (stamp_at(&path), path);
+                    let others = others.into_iter().map(stamped).map(|(stamp, path)| (path, stamp)).collect();
+                    Last { named, file: stamp, others, wrong: None }
+                }
+                None => {
+                    let named = last.take().map(|last| last.named).unwrap_or_default();
+                    Last { named, file: stamp, others: Vec::new(), wrong: Some(Instant::now()) }
+                }
+            });
         }
         Ok(last.as_ref().is_some_and(|last| is_there(&last.named)))
     }
@@ -207,7 +221,7 @@ mod tests {
             let text =
                 io::read_to_string(file).unwrap() + &std::fs::read_to_string(&other).unwrap_or_default();
             let all: Vec<_> = text.split(',').filter_map(|word| word.parse().ok()).collect();
-            (Servers { resolvers: all, ..Servers::default() }, vec![other])
+            (!all.is_empty()).then(|| (Servers { resolvers: all, ..Servers::default() }, vec![other]))
         });
         let [one, other] = ["127.0.0.1", "127.0.0.2"].map(|addr| Some(addr.parse().unwrap()));
         assert!(outside.resolver(&file, one, (0, false)).is_ok());
@@ -225,6 +239,10 @@ mod tests {
         );
         // Another file on which they depend.
         std::fs::write(dir.path().join("other.toml"), ",127.0.0.1").unwrap();
+        assert!(outside.resolver(&file, one, (0, false)).is_ok());
+        // One in which something is wrong changes nothing.
+        std::fs::write(&file, "half a").unwrap();
+        std::fs::remove_file(dir.path().join("other.toml")).unwrap();
         assert!(outside.resolver(&file, one, (0, false)).is_ok());
         std::fs::remove_file(&file).unwrap();
         assert!(outside.resolver(&file, other, (0, false)).is_err());

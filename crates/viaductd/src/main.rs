@@ -144,10 +144,10 @@ fn reasons(error: &anyhow::Error) -> String {
 
 /// Returns the servers outside that the networks of a file name, and the files and folders beside it on which they
 /// depend.
-fn servers(path: &Path, file: File) -> (Servers, Vec<PathBuf>) {
+fn servers(path: &Path, file: File) -> Option<(Servers, Vec<PathBuf>)> {
     let folder = config::folder_of(path);
-    let texts = Texts::read(file, |patterns| config::open_included(folder, patterns)).unwrap_or_default();
-    let objects = config::read(&texts).map(|file| file.objects).unwrap_or_default();
+    let texts = Texts::read(file, |patterns| config::open_included(folder, patterns)).ok()?;
+    let objects = config::read(&texts).ok()?.objects;
     let names = texts.included.iter().flatten().map(|file| folder.join(&file.name));
     let folders = config::includes(&texts.main).into_iter().map(|pattern| {
         let within = folder.join(pattern);
@@ -161,7 +161,7 @@ fn servers(path: &Path, file: File) -> (Servers, Vec<PathBuf>) {
             servers.metadata.extend(network.metadata_proxy);
         }
     }
-    (servers, names.chain(folders).collect())
+    Some((servers, names.chain(folders).collect()))
 }
 
 /// Runs the helper of a daemon, which sends requests on standard input.

@@ -3,8 +3,9 @@
 use crate::serving::Means;
 use model::VifId;
 use services::{Answer, Proxied};
+use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -38,17 +39,25 @@ fn run(means: &Means, mut requests: mpsc::UnboundedReceiver<Box<Proxied>>) {
         Err(error) => return tracing::error!("no metadata service outside is asked: {error}"),
     };
     let places = Arc::new(Semaphore::new(MOST));
+    // Services about which the log has a warning.
+    let told = Arc::new(Mutex::new(HashSet::new()));
     runtime.block_on(async {
         while let Some(asked) = requests.recv().await {
-            let (place, means) = (places.clone().try_acquire_owned().ok(), means.clone());
+            let (place, means, told) = (places.clone().try_acquire_owned().ok(), means.clone(), told.clone());
             tokio::spawn(async move {
                 let response = match place {
                     Some(_) => timeout(PATIENCE, ask(&means, &asked)).await.unwrap_or_else(|e| Err(e.into())),
                     None => Err(io::ErrorKind::WouldBlock.into()),
                 };
-                if let Err(error) = &response {
-                    tracing::debug!(server = %asked.server, "no metadata: {error}");
+                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                match &response {
+                    Ok(_) => drop(told.remove(&asked.server)),
+                    Err(error) if told.insert(asked.server) => {
+                        tracing::warn!("the metadata service {} does not answer: {error}", asked.server);
+                    }
+                    Err(_) => {}
                 }
+                drop(told);
                 answer(&means, &asked, response.ok());
             });
         }

@@ -90,8 +90,8 @@ pub(super) fn check_network(network: &Network, r: &Reader<'_>) {
     let secret = secret.as_ref().map(|Secret(text)| ("metadata_secret", &**text));
     let tenant = tenant.as_ref().map(|text| ("metadata_tenant", text.as_str()));
     for (key, text) in secret.into_iter().chain(tenant) {
-        if network.metadata_proxy.is_none() {
-            r.problem(Some(key), format!("`{key}` is told the service of `metadata_proxy`; add that"));
+        if network.metadata_proxy.is_none() && !r.has("metadata_proxy") {
+            r.problem(Some(key), format!("`{key}` is only for the service in `metadata_proxy`; add that"));
         }
         let is_plain = text.chars().all(|c| c.is_ascii_graphic());
         if text.is_empty() || text.len() > MAX_PROXY_TEXT || !is_plain {

@@ -128,7 +128,10 @@ pub(super) fn check(network: &Network, r: &Reader<'_>) {
     let pool = &network.pool;
     let problem = |message: String| r.problem(Some("pool"), message);
     if !pool.is_empty() && !network.dhcp {
-        problem("`pool` is leased by DHCP; add `dhcp = true`".to_owned());
+        problem(match network.dhcp_relay.is_empty() {
+            true => "`pool` is leased by DHCP; add `dhcp = true`".to_owned(),
+            false => "`pool` is of the server in `dhcp_relay`; leave it out here".to_owned(),
+        });
     }
     if pool.len() > MAX_RANGES {
         problem(format!("{} ranges; use {MAX_RANGES} at most", pool.len()));

@@ -139,6 +139,9 @@ fn check_relay(network: &Network, r: &Reader<'_>) {
         if matches!(server, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
             let message = format!("{server} is on one link only; use another address of the server");
             r.problem(Some("dhcp_relay"), message);
+        } else if network.gateways.iter().any(|gateway| gateway.addr() == *server) {
+            let message = format!("{server} is the network's own gateway; name a server outside");
+            r.problem(Some("dhcp_relay"), message);
         } else if !network.gateways.iter().any(|gateway| gateway.addr().is_ipv4() == server.is_ipv4()) {
             let family = if server.is_ipv4() { "IPv4" } else { "IPv6" };
             r.problem(
@@ -176,7 +179,14 @@ pub(super) fn check(network: &Network, r: &Reader<'_>) {
     {
         r.problem(
             Some(key),
-            format!("`{key}` is told by DHCP or router advertisements; add `dhcp = true` or `ra = true`"),
+            match network.dhcp_relay.is_empty() {
+                true => format!(
+                    "`{key}` is told by DHCP or router advertisements; add `dhcp = true` or `ra = true`"
+                ),
+                false => {
+                    format!("`{key}` is told by the server in `dhcp_relay`, unless `ra = true`; leave it out")
+                }
+            },
         );
     }
     if network.resolvers.len() > MAX_ENTRIES {
