@@ -208,7 +208,9 @@ impl Session {
     /// not end it, against the letter of that section: anybody could have sent it, and a neighbour that has lost the
     /// session is silent in it, which ends it as well.
     pub fn received(&mut self, packet: &Packet, now: Duration) -> Option<Change> {
-        let is_nameless = packet.other == 0 && self.config.multihop && self.state == State::Up;
+        // From afar, anybody may send in the neighbour's name. Who ends a session, or keeps it, must have seen its number.
+        let must_know = self.state == State::Up || packet.state == State::AdminDown;
+        let is_nameless = packet.other == 0 && self.config.multihop && must_know;
         if is_nameless || packet.other != 0 && packet.other != self.number {
             self.counts.foreign += 1;
             return None;

@@ -3,8 +3,9 @@
 use crate::serving::Means;
 use model::VifId;
 use services::{Answer, Proxied};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-/// Most requests under way, of all guests.
-const MOST: usize = 256;
+/// Most requests under way to a service, of all guests.
+const MOST: usize = 64;
 /// How long a service has for its response: less than a guest's connection waits.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Longest response, bytes.
@@ -38,11 +39,13 @@ fn run(means: &Means, mut requests: mpsc::UnboundedReceiver<Box<Proxied>>) {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!("no metadata service outside is asked: {error}"),
     };
-    let places = Arc::new(Semaphore::new(MOST));
+    // As many services as the file names.
+    let mut places: HashMap<SocketAddr, Arc<Semaphore>> = HashMap::new();
     // Services about which the log has a warning.
     let told = Arc::new(Mutex::new(HashSet::new()));
     runtime.block_on(async {
         while let Some(asked) = requests.recv().await {
+            let places = places.entry(asked.server).or_insert_with(|| Arc::new(Semaphore::new(MOST)));
             let (place, means, told) = (places.clone().try_acquire_owned().ok(), means.clone(), told.clone());
             tokio::spawn(async move {
                 let response = match place {

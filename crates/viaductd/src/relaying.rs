@@ -109,7 +109,11 @@ impl Relaying {
     /// Passes on what a server answers, as long as it does.
     async fn listen(self, server: IpAddr, socket: Arc<UdpSocket>) {
         let mut bytes = vec![0; LONGEST];
-        while let Ok(Ok(len)) = timeout(IDLE, socket.recv(&mut bytes)).await {
+        while let Ok(Ok((len, from))) = timeout(IDLE, socket.recv_from(&mut bytes)).await {
+            // Others may have sent before the socket was connected.
+            if from.ip() != server {
+                continue;
+            }
             let Means { services, engine, began, .. } = &self.means;
             let Some((guest, frame)) = services.returned(server, &bytes[..len], began.elapsed()) else {
                 continue;

@@ -122,15 +122,16 @@ pub(crate) struct Returned {
 /// Returns the frame for the guest that a datagram of a server answers; `None` if it answers nobody.
 pub(crate) fn back(plan: &Plan, waiting: &Waiting, from: (IpAddr, &[u8]), now: u64) -> Option<Returned> {
     let (server, datagram) = from;
+    let is_its = |client: &Client| client.binding(plan, server).is_some();
     let (client, frame) = match server {
         IpAddr::V4(_) => {
             let answer = v4::Answer::read(datagram)?;
-            let client = waiting.find(now, |client| answer.is_for(client))?;
+            let client = waiting.find(now, |client| answer.is_for(client) && is_its(client))?;
             (client, answer.frame(plan, client.binding(plan, server)?))
         }
         IpAddr::V6(_) => {
             let answer = v6::Answer::read(datagram)?;
-            let client = waiting.find(now, |client| answer.is_for(client))?;
+            let client = waiting.find(now, |client| answer.is_for(client) && is_its(client))?;
             (client, answer.frame(plan, client.binding(plan, server)?, client.mac))
         }
     };

@@ -149,9 +149,9 @@ impl Learned {
                 self.inherited_floods.remove(&of(vrf));
                 self.bridges.entry(of(vrf)).or_default().flood = Some(tunnels);
             }
-            // The gateways' MAC is every host's own.
-            Change::Neighbour { mac: Some(mac), .. } if mac == GATEWAY_MAC || mac.is_group() => {}
             Change::Neighbour { vrf, address, mac } => {
+                // The gateways' MAC is every host's own.
+                let mac = mac.filter(|mac| *mac != GATEWAY_MAC && !mac.is_group());
                 self.inherited_owners.remove(&(of(vrf), address));
                 self.bridges.entry(of(vrf)).or_default().owners.push((address, mac));
             }
