@@ -166,18 +166,28 @@ async fn readers_see_and_change_nothing() {
         assert!(refused.iter().all(|status| status.code() == tonic::Code::PermissionDenied), "{refused:?}");
         assert!(refused[0].message().contains("apply needs") && refused[1].message().contains("diff needs"));
         assert_eq!(client.objects(all.clone()).await.unwrap().into_inner().objects, before);
-        // They see how long a guest's user data is.
+        // They see how long a guest's user data and a secret are.
         let guest = v1::Guest {
             name: "told".into(),
             network: "blue".into(),
             kind: "vhost".into(),
-            user_data: Some("secret".into()),
+            user_data: Some("p4sswd".into()),
             ..v1::Guest::default()
         };
-        let object = v1::Object { object: Some(v1::object::Object::Guest(guest)) };
+        let network = v1::Network {
+            name: "asked".into(),
+            vrf: 77,
+            gateways: vec!["10.77.0.1/24".into()],
+            metadata: Some(true),
+            metadata_proxy: Some("192.0.2.9:8775".into()),
+            metadata_secret: Some("p4sswd".into()),
+            ..Default::default()
+        };
+        let objects = [v1::object::Object::Network(network), v1::object::Object::Guest(guest)];
+        let objects = objects.map(|object| v1::Object { object: Some(object) }).to_vec();
         let mut owner = client_of(api::socket(dir.path())).await;
         let mut watched = client.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
-        owner.add(v1::AddRequest { objects: vec![object] }).await.unwrap();
+        owner.add(v1::AddRequest { objects }).await.unwrap();
         let all = || all.clone();
         let said = [
             format!("{:?}", client.objects(all()).await.unwrap().into_inner()),
@@ -188,8 +198,8 @@ async fn readers_see_and_change_nothing() {
             client.export(v1::ExportRequest {}).await.unwrap().into_inner().toml,
             format!("{:?}", watched.message().await.unwrap()),
         ];
-        assert!(said.iter().all(|text| text.contains("(6 bytes)") && !text.contains("secret")), "{said:?}");
-        assert!(owner.export(v1::ExportRequest {}).await.unwrap().into_inner().toml.contains("secret"));
+        assert!(said.iter().all(|text| text.contains("(6 bytes)") && !text.contains("p4sswd")), "{said:?}");
+        assert!(owner.export(v1::ExportRequest {}).await.unwrap().into_inner().toml.contains("p4sswd"));
     })
     .await;
 }
