@@ -70,8 +70,9 @@ def test_congestion_is_marked_for_ends_that_do_ecn(lab):
         guest.run(["sysctl", "-qw", "net.ipv4.tcp_ecn=1"])
     rates = measured(host, a1, a2, A2.address, ("a2", "tx_bytes"), seconds=4)
     assert 0 < max(rates) <= 20 * MOST, rates
-    assert vif(host, "a2")["shape"]["in_marked"] > 0
-    assert "codel" not in host.drops()
+    marked, dropped = vif(host, "a2")["shape"]["in_marked"], host.drops().get("codel", 0)
+    # Acknowledgements and what is sent again can't be marked (RFC 3168, 6.1.4 and 6.1.5).
+    assert marked > 0 and dropped < marked, (marked, dropped)
 
 
 def test_shapers_come_change_and_go_while_packets_flow(lab):
