@@ -3,9 +3,9 @@
 
     VIADUCT_BIN=target/release scripts/as-root bench/healing.py [TIMES [MILLISECONDS]]
 
-Host a has a route by hosts b and c, which watch each other by BFD at this interval (`tunnel_bfd`; 0: not at all). A guest
-of a sends a numbered datagram each millisecond to a flow that goes by b, and a guest there echoes it. Then the daemon of
-b is killed. Times are from the kill to the sending of the first datagram from which on c answers.
+Host a has a route by hosts b and c, which watch each other by BFD at this interval (`tunnel_bfd`; 0: not at all). A
+guest of a sends a numbered datagram each millisecond to a flow that goes by b, and a guest there echoes it. Then the
+daemon of b is killed. Times are from the kill to the sending of the first datagram from which on c answers.
 """
 
 import os
@@ -92,8 +92,9 @@ def main(times, interval):
                 hosts["b"].kill()
                 hosts["b"].start()
     healed.sort()
-    print(f"{times} times a host killed, BFD every {interval} ms: flows heal after {healed[len(healed) // 2]:.1f} ms (p50),"
-          f" {healed[0]:.1f} to {healed[-1]:.1f} ms; {lost / times:.1f} datagrams of 1000 a second lost each time")
+    p50 = healed[len(healed) // 2]
+    print(f"{times} times a host killed, BFD every {interval} ms: flows heal after {p50:.1f} ms (p50),")
+    print(f"{healed[0]:.1f} to {healed[-1]:.1f} ms; {lost / times:.1f} datagrams of 1000 a second lost on average")
 
 
 if __name__ == "__main__":

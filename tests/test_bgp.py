@@ -135,8 +135,11 @@ def test_a_bridged_network(lab, reflector):
     asked = lambda seen, address: seen.fields(f"{of_a1} {address}", "frame.number")
     assert not asked(seen, B1.address), "the host answers on behalf of the other's guest"
     with lab.capture("b", expression="udp port 4789") as seen, RawPort(a1.namespace, a1.device) as guest:
-        probe = lambda address, mac: Ether(src=mac, dst="ff:ff:ff:ff:ff:ff") / ARP(hwsrc=mac, psrc="0.0.0.0", pdst=address)
-        is_answer = lambda frame: ARP in Ether(frame) and Ether(frame)[ARP].op == 2 and Ether(frame)[ARP].psrc == B1.address
+        everybody = "ff:ff:ff:ff:ff:ff"
+        probe = lambda address, mac: Ether(src=mac, dst=everybody) / ARP(hwsrc=mac, psrc="0.0.0.0", pdst=address)
+        is_answer = lambda frame: (
+            ARP in Ether(frame) and Ether(frame)[ARP].op == 2 and Ether(frame)[ARP].psrc == B1.address
+        )
         guest.send(probe(B1.address, A1.mac))
         assert Ether(guest.expect(is_answer, "the duplicate"))[ARP].hwsrc == B1.mac
         guest.send(probe("10.1.1.77", A1.mac))

@@ -13,7 +13,7 @@ pub struct Config {
     pub interval: Duration,
     /// Lost packets after which the neighbour is to take the path for broken: not 0.
     pub multiplier: u8,
-    /// Whether routers may be between: then packets from far away can look like the neighbour's.
+    /// If true, routers may be between, and packets from far away can look like the neighbour's.
     pub multihop: bool,
 }
 
@@ -204,11 +204,11 @@ impl Session {
         }
     }
 
-    /// Takes a packet of the neighbour (RFC 5880, 6.8.6). Behind routers, one that does not name a session that is up does
-    /// not end it, against the letter of that section: anybody could have sent it, and a neighbour that has lost the
-    /// session is silent in it, which ends it as well.
+    /// Takes a packet of the neighbour (RFC 5880, 6.8.6). Against the letter of that section, a packet without this
+    /// session's number does not end it if routers may be between: anybody could have sent that packet. A neighbour that
+    /// has lost the session sends nothing in it any more, which ends it as well.
     pub fn received(&mut self, packet: &Packet, now: Duration) -> Option<Change> {
-        // From afar, anybody may send in the neighbour's name. Who ends a session, or keeps it, must have seen its number.
+        // From afar, anybody may send in the neighbour's name. Only the neighbour knows the number.
         let must_know = self.state == State::Up || packet.state == State::AdminDown;
         let is_nameless = packet.other == 0 && self.config.multihop && must_know;
         if is_nameless || packet.other != 0 && packet.other != self.number {
@@ -302,7 +302,7 @@ impl Session {
         self.next = Some(now);
     }
 
-    /// Goes down, and tells the neighbour with the next packet, which is due at once: packets do not arrive here any more.
+    /// Goes down, because packets do not arrive here any more. The next packet, due at once, tells the neighbour.
     pub fn fail(&mut self, now: Duration) {
         (self.state, self.diagnostic) = (State::Down, Diagnostic::FORWARDING_RESET);
         (self.expires, self.polls, self.answers) = (None, false, false);

@@ -93,7 +93,7 @@ impl Value for SocketDir {
     }
 }
 
-/// Whether tunnels' remotes are watched, and how often in milliseconds.
+/// The interval of BFD packets to tunnels' remotes, in milliseconds, or that there are none.
 struct TunnelBfd(Option<u32>);
 
 impl Value for TunnelBfd {

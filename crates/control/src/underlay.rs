@@ -20,7 +20,7 @@ pub struct TunnelTraffic {
     pub geneve: bool,
     /// Whether tunnel packets over IPv4 may come in fragments.
     pub fragments: bool,
-    /// Whether BFD of remotes is taken.
+    /// If true, the wire takes BFD packets of remotes.
     pub bfd: bool,
     /// Whether the kernel gets BFD from behind routers as well, for BGP peers.
     pub bfd_of_peers: bool,

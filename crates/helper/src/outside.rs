@@ -1,5 +1,5 @@
-//! Sockets to servers outside: the resolvers of names, the DHCP servers and the metadata services that the configuration
-//! file names, and the resolvers of the host. The daemon reaches no others, whatever its guests ask.
+//! Sockets to servers outside: the resolvers of names, the DHCP servers and the metadata services that the
+//! configuration file names, and the resolvers of the host. Guests have the daemon reach no others, whatever they ask.
 
 use crate::request::Refusal;
 use rustix::io::Errno;
@@ -35,8 +35,8 @@ pub struct Servers {
     pub metadata: Vec<SocketAddr>,
 }
 
-/// Reads the servers that a configuration file names, and those that it includes. Returns them, and the paths beside the
-/// file's on which they depend; `None` if something in the files is wrong.
+/// Reads the servers that a configuration file, and the files that it includes, name. Returns them, and the paths beside
+/// the file's on which they depend; `None` if something in the files is wrong.
 pub type Named = fn(&Path, File) -> Option<(Servers, Vec<PathBuf>)>;
 
 /// How long nobody reads files again in which something was wrong.
@@ -250,7 +250,8 @@ mod tests {
 
     #[test]
     fn the_hosts_resolvers_are_read() {
-        let text = "# nameserver 192.0.2.1\nsearch example\nnameserver 192.0.2.2\nnameserver  2001:db8::2 \nnameserver x\n";
+        let text = "# nameserver 192.0.2.1\nsearch example\nnameserver 192.0.2.2\nnameserver  2001:db8::2 \n\
+                    nameserver x\n";
         let all: Vec<IpAddr> = of_host(text).collect();
         assert_eq!(all, ["192.0.2.2".parse::<IpAddr>().unwrap(), "2001:db8::2".parse().unwrap()]);
     }

@@ -50,7 +50,7 @@ fn run(means: &Means, mut requests: mpsc::UnboundedReceiver<Box<Proxied>>) {
             tokio::spawn(async move {
                 let response = match place {
                     Some(_) => timeout(PATIENCE, ask(&means, &asked)).await.unwrap_or_else(|e| Err(e.into())),
-                    None => Err(io::ErrorKind::WouldBlock.into()),
+                    None => Err(io::Error::other("too many requests are under way")),
                 };
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 match &response {

@@ -766,10 +766,10 @@ pub struct IncludedFiles {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct IncludedFile {
-    /// Its path below the folder of host.toml, as in jobs/a.toml.
+    /// The file's path below the folder of host.toml, as in jobs/a.toml.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Its text.
+    /// The file's text.
     #[prost(string, tag = "2")]
     pub toml: ::prost::alloc::string::String,
 }
@@ -1260,7 +1260,7 @@ pub struct NexthopEntry {
     /// How its remote is watched; absent: it is not.
     #[prost(message, optional, tag = "9")]
     pub bfd: ::core::option::Option<BgpBfd>,
-    /// Whether its remote is down: then it is used only where there is no other path.
+    /// If true, its remote is down, and it is used only where there is no other path.
     #[prost(bool, tag = "10")]
     pub down: bool,
 }

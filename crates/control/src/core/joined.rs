@@ -28,10 +28,11 @@ impl Joined {
         Self { objects, number: *revision, ids, desired, revisions: Vec::new() }
     }
 
-    /// Adds a change that leads to `next`; `None` if it is one of more than routes and rules, or others depend on these.
+    /// Adds a change that leads to `next`. Returns `None` if other objects change as well, or depend on the routes and rules
+    /// that do.
     ///
     /// # Errors
-    /// What is added is wrong.
+    /// A route or rule does not fit the other objects.
     pub(super) fn add(&mut self, state: &State, next: &Objects, by: Author) -> Result<Option<Done>, Error> {
         let differences = self.objects.differences_to(next);
         let changed: Vec<Changed<'_>> = differences.iter().map(Difference::changed).collect();

@@ -1,8 +1,8 @@
-//! Changes that clients ask for, while others are made. Those of routes and rules wait in a queue; who takes them out takes
-//! many, and makes them together. Others lock the state one by one.
+//! Changes that clients ask for, while others are made. Changes of routes and rules wait in a queue, from which one thread
+//! takes many at once and makes them together. Other changes lock the state one by one.
 //!
-//! A change in the queue has no thread: threads that wait for each other cost more than the changes. The first that comes
-//! starts one of the runtime's, which ends when nobody waits any more.
+//! A change in the queue has no thread of its own: threads that wait for each other cost more than the changes. The first
+//! change that comes starts one of the runtime's threads, which ends when the queue is empty.
 
 use super::changes::{Attempt, Draft};
 use super::hand_over::taken_over;
@@ -39,7 +39,7 @@ impl Default for Queue {
 struct Line {
     changes: VecDeque<Waiting>,
     operations: usize,
-    /// Whether a thread takes changes out.
+    /// True while a thread takes changes out.
     is_served: bool,
 }
 

@@ -1,9 +1,9 @@
 //! ARP (RFC 826) and neighbour discovery (RFC 4861) of tenants: answered if the answer is known, bridged otherwise.
 //!
 //! Known are gateways and floating addresses (with the gateway's MAC), guests of this host and, by BGP, of others (with
-//! their own), and addresses that a host route leads out of the subnet (with the gateway's MAC again: proxy ARP, RFC 1027). On an
-//! attached wire the gateway's MAC is the wire's own: other hosts on that wire are gateways too, and a switch keeps
-//! one port for a MAC (IEEE 802.1Q, 8.8).
+//! their own), and addresses that a host route leads out of the subnet (with the gateway's MAC again: proxy ARP,
+//! RFC 1027). On an attached wire the gateway's MAC is the wire's own: other hosts on that wire are gateways too, and a
+//! switch keeps one port for a MAC (IEEE 802.1Q, 8.8).
 
 use super::serve::is_router;
 use super::{Frame, Origin, Outcome, Stop, Walk};
@@ -175,8 +175,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Returns the answer on behalf of the address's owner on another host (RFC 9161). Only guests are answered: otherwise
-    /// each host on an attached wire would. The owner's own probes for a duplicate are not, even if it has moved here
-    /// meanwhile, and nobody is told whether who has a link-local address is a router.
+    /// each host on an attached wire would. The owner's own probes for a duplicate get no answer, even if the owner has
+    /// moved here meanwhile. Link-local addresses are left to their owners, because an answer says whether its sender is
+    /// a router.
     fn of_owner(&self, frame: &Frame<'a>, eth: &Ethernet, message: &Message) -> Option<Answer> {
         let is_link_local = matches!(message.target, IpAddr::V6(target) if target.is_unicast_link_local());
         let asks = frame.origin.is_guest() && message.sender != message.target && !is_link_local;

@@ -15,7 +15,7 @@ use std::net::Ipv4Addr;
 /// Offsets of fixed fields (RFC 2131, 2).
 const HOPS: usize = 3;
 const GIADDR: usize = 24;
-/// Relays that may have passed a message on before: none.
+/// A message that has gone by so many relays goes no further (RFC 1542, 4.1.1).
 const MAX_HOPS: u8 = 16;
 const END: u8 = 255;
 /// The option of relays (RFC 3046), and parts of it: the guest, the subnet (RFC 3527), the server that the client is

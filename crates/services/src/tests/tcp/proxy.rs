@@ -39,13 +39,15 @@ fn answered(services: &Services, client: &mut Client, asked: &Proxied, response:
 fn a_service_outside_learns_who_asks_from_us_alone() {
     let services = proxying();
     let request = "GET /openstack/latest/meta_data.json HTTP/1.1\r\nHost: 169.254.169.254\r\nAccept: */*\r\n\
-                   X-Forwarded-For: 10.1.1.9\r\nx-instance-id: vm9\r\nX-Tenant-ID: red\r\nX-Instance-ID-Signature: 0\r\n\r\n";
+                   X-Forwarded-For: 10.1.1.9\r\nx-instance-id: vm9\r\nX-Tenant-ID: red\r\n\
+                   X-Instance-ID-Signature: 0\r\n\r\n";
     let (mut client, asked) = ask(&services, 1, 40000, request);
     let asked = asked.unwrap();
     // The signature as `printf vm1 | openssl dgst -sha256 -hmac shared` says it.
     let wanted = "GET /openstack/latest/meta_data.json HTTP/1.1\r\nHost: 192.0.2.9:8775\r\nConnection: close\r\n\
                   Content-Length: 0\r\nX-Forwarded-For: 10.1.1.7\r\nX-Instance-ID: vm1\r\nX-Tenant-ID: blue\r\n\
-                  X-Instance-ID-Signature: d349c60f967de2a6c3a535a6eafbb2ecd26d9cf7bd617cd453b517841c7f496f\r\nAccept: */*\r\n\r\n";
+                  X-Instance-ID-Signature: d349c60f967de2a6c3a535a6eafbb2ecd26d9cf7bd617cd453b517841c7f496f\r\n\
+                  Accept: */*\r\n\r\n";
     assert_eq!(
         (asked.server.to_string().as_str(), str::from_utf8(&asked.request)),
         ("192.0.2.9:8775", Ok(wanted))
