@@ -21,6 +21,8 @@ IMAGES = REPOSITORY / ".cache" / "vm"
 # Images with a kernel that has Soft-RoCE, and verbs programs; VIADUCT_VM_KERNEL names the meta package of another one.
 KERNEL = os.environ.get("VIADUCT_VM_KERNEL")
 RDMA_IMAGES = REPOSITORY / ".cache" / (f"vm-rdma-{KERNEL}" if KERNEL else "vm-rdma")
+# Images with FRR and the VRFs, VXLAN and MPLS of Debian's kernel.
+FRR_IMAGES = REPOSITORY / ".cache" / "vm-frr"
 READY = "guest ready"
 # Seconds for that: some machines boot at a time, translated, on few CPUs.
 BOOT = 600
@@ -33,11 +35,11 @@ NEWEST_QEMU = REPOSITORY / ".cache/qemu-backports/qemu-system-x86_64"
 @functools.cache
 def build_images(images=IMAGES):
     """Builds kernel and initramfs unless they are there."""
-    flavour = ["--rdma", *(["--kernel", KERNEL] if KERNEL else [])] if images == RDMA_IMAGES else []
+    flavours = {RDMA_IMAGES: ["--rdma", *(["--kernel", KERNEL] if KERNEL else [])], FRR_IMAGES: ["--frr"]}
     # One at a time, of the tests that run beside each other.
     with open(images.with_suffix(".lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        run([REPOSITORY / "tests/vm/build", *flavour, images], timeout=600)
+        run([REPOSITORY / "tests/vm/build", *flavours.get(images, []), images], timeout=600)
 
 
 def qemu_words(name, accelerator, memory="192M", images=IMAGES, qemu=QEMU):
