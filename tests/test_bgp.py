@@ -13,7 +13,10 @@ A1, B1 = SEATS["a1"], SEATS["b1"]
 # Of a1, in network red.
 FLOATING = "10.2.2.77"
 # The network of the sessions, which the kernel keeps.
-CONTROL = {"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "rr": "198.51.100.9"}
+CONTROL = {
+    **{"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "go2": "198.51.100.4"},
+    "rr": "198.51.100.9",
+}
 
 
 def plug(lab, name):
@@ -40,9 +43,9 @@ PASSWORDS = {CONTROL["a"]: "a-secret", CONTROL["b"]: "another"}
 
 @pytest.fixture
 def reflector(lab, request):
-    clients = [CONTROL[name] for name in ("a", "b", "go")]
-    signed = getattr(request, "param", {})
-    reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], clients, passwords=signed)
+    clients = [CONTROL[name] for name in ("a", "b", "go", "go2")]
+    options = getattr(request, "param", {})
+    reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], clients, **options)
     lab.cleanup.callback(reflector.stop)
     return reflector.start()
 
@@ -108,7 +111,7 @@ def test_hosts_find_each_other(lab, reflector):
     eventually(lambda: not has_route(a, f"{B1.address}/32"), "the withdrawal")
 
 
-@pytest.mark.parametrize("reflector", [PASSWORDS], indirect=True, ids=["signed"])
+@pytest.mark.parametrize("reflector", [{"passwords": PASSWORDS}], indirect=True, ids=["signed"])
 def test_a_bridged_network(lab, reflector):
     """One host opens its signed session, the other one waits for it."""
 
@@ -184,6 +187,27 @@ def test_another_host_is_gobgp(lab, reflector):
     go.remove("vpnv4", "10.9.0.0/16", "label", 2000, *route, "encap", "mpls-in-udp")
     eventually(lambda: not has_route(a, "10.9.0.0/16"), "the withdrawal")
     assert not has_route(a, "10.10.0.0/16")
+
+
+@pytest.mark.parametrize("reflector", [{"all_paths": True}], indirect=True, ids=["all paths"])
+def test_several_paths_of_one_route(lab, reflector):
+    """Two hosts announce the same routes with one distinguisher, and the reflector sends both paths of each."""
+    a, _ = start(lab, "a", ["a1"])
+    families = {"vpnv4": "10.9.0.0/16", "vpnv6": "fd00:9::/64"}
+    words = lambda host: ["label", 2000, "rd", f"{AS}:7", "rt", f"{AS}:5001", "nexthop", host, "encap", "mpls-in-udp"]
+    others = {}
+    for name, host in (("go", "b"), ("go2", "c")):
+        others[host] = Gobgp(plug(lab, name), lab.directory / name, CONTROL[name], CONTROL["rr"])
+        lab.cleanup.callback(others[host].stop)
+        others[host].start()
+        for family, prefix in families.items():
+            others[host].add(family, prefix, *words(UNDERLAY[host]))
+    used = lambda prefix: {path["remote"] for path in a.viaduct("bgp", "explain", prefix) if path["used"]}
+    for prefix in families.values():
+        eventually(lambda prefix=prefix: used(prefix) == {UNDERLAY["b"], UNDERLAY["c"]}, f"both paths to {prefix}")
+    for family, prefix in families.items():
+        others["b"].remove(family, prefix, *words(UNDERLAY["b"]))
+        eventually(lambda prefix=prefix: used(prefix) == {UNDERLAY["c"]}, f"the other path to {prefix}")
 
 
 def test_two_hosts_and_nothing_else(lab):

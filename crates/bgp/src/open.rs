@@ -7,8 +7,9 @@ use crate::names::Family;
 use crate::notification::{self, Notification};
 use netgauze_bgp_pkt::BgpMessage;
 use netgauze_bgp_pkt::capabilities::{
-    BgpCapability, ExtendedNextHopEncoding, ExtendedNextHopEncodingCapability, FourOctetAsCapability,
-    GracefulRestartAddressFamily, GracefulRestartCapability, MultiProtocolExtensionsCapability,
+    AddPathAddressFamily, AddPathCapability, BgpCapability, ExtendedNextHopEncoding,
+    ExtendedNextHopEncodingCapability, FourOctetAsCapability, GracefulRestartAddressFamily,
+    GracefulRestartCapability, MultiProtocolExtensionsCapability,
 };
 use netgauze_bgp_pkt::open::{BgpOpenMessage, BgpOpenMessageParameter};
 use netgauze_iana::address_family::{AddressFamily, AddressType};
@@ -48,6 +49,8 @@ pub(crate) struct Capabilities {
     /// VPNv4 with IPv6 next hops (RFC 8950).
     pub(crate) v6_next_hops: bool,
     pub(crate) restart: Option<Restart>,
+    /// Families of which it offers to send several paths of one route (RFC 7911).
+    paths: Vec<Family>,
 }
 
 /// Graceful restart (RFC 4724).
@@ -106,6 +109,12 @@ fn capabilities(config: &Config, peer: &PeerConfig) -> Vec<BgpCapability> {
         let encoding = ExtendedNextHopEncoding::new(AddressType::Ipv4MplsLabeledVpn, AddressFamily::IPv6);
         all.push(BgpCapability::ExtendedNextHopEncoding(ExtendedNextHopEncodingCapability::new([encoding])));
     }
+    let several = peer.families.iter().filter(|family| family.has_paths());
+    let several: Vec<_> =
+        several.map(|family| AddPathAddressFamily::new(family.address_type(), false, true)).collect();
+    if !several.is_empty() {
+        all.push(BgpCapability::AddPath(AddPathCapability::new(several)));
+    }
     if peer.restart_time > 0 {
         let kept = |family| GracefulRestartAddressFamily::new(config.restarted, family);
         let families: Vec<_> = types().map(kept).collect();
@@ -142,6 +151,11 @@ fn parameters(at: &mut SliceReader<'_>) -> Result<Result<Capabilities, Notificat
 }
 
 impl Capabilities {
+    /// Returns whether it sends several paths of one route, each by a number, as this speaker asks for.
+    pub(crate) fn offers_paths(&self, family: Family) -> bool {
+        family.has_paths() && self.paths.contains(&family)
+    }
+
     /// Notes a capability. Unknown ones, and those of a wrong length, count as absent (RFC 5492).
     fn add(&mut self, code: u8, value: &[u8]) {
         match (code, value) {
@@ -161,6 +175,12 @@ impl Capabilities {
             (64, [high, low, ..]) => {
                 let word = u16::from_be_bytes([*high, *low]);
                 self.restart = Some(Restart { time: word & 0xfff, notification: word & 0x4000 != 0 });
+            }
+            (69, value) => {
+                let offers = |[a, b, safi, way]: &[u8; 4]| {
+                    Family::of(&[*a, *b], *safi).filter(|_| matches!(way, 2 | 3))
+                };
+                self.paths.extend(value.as_chunks().0.iter().filter_map(offers));
             }
             (65, &[a, b, c, d]) => self.as4 = Some(u32::from_be_bytes([a, b, c, d])),
             _ => {}
@@ -186,6 +206,11 @@ impl Family {
             Self::Evpn => [0, 25, 0, 70],
             Self::Rtc => [0, 1, 0, 132],
         }
+    }
+
+    /// Returns whether the speaker takes several paths of one route of this family.
+    const fn has_paths(self) -> bool {
+        !matches!(self, Self::Rtc)
     }
 
     pub(crate) fn of(afi: &[u8], safi: u8) -> Option<Self> {

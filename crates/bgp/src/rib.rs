@@ -14,7 +14,7 @@ pub(crate) use select::{Contender, Rank};
 use crate::config::Import;
 use crate::names::Family;
 use crate::route::VrfId;
-use crate::update::nlri::{Name, Place};
+use crate::update::nlri::{Name, PathId, Place};
 use attributes::Store;
 use imports::Imports;
 use ipnet::IpNet;
@@ -35,17 +35,18 @@ pub(crate) enum Subject {
     Flood,
 }
 
-/// A route's place in the table: by what it competes for, then by what names it, then by peer.
+/// A route's place in the table: by what it competes for, then by what names it, then by peer and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) name: Name,
     /// As bytes, the key needs no alignment.
     peer: [u8; 2],
+    path: PathId,
 }
 
 impl Key {
-    pub(crate) const fn new(name: Name, peer: PeerId) -> Self {
-        Self { name, peer: peer.to_be_bytes() }
+    pub(crate) const fn new(name: Name, peer: PeerId, path: PathId) -> Self {
+        Self { name, peer: peer.to_be_bytes(), path }
     }
 
     pub(crate) const fn peer(&self) -> PeerId {
@@ -74,8 +75,8 @@ pub(crate) enum Put {
     Crowded,
 }
 
-/// Most routes of one prefix, one MAC address, or one IP address of MAC addresses, with all distinguishers and peers: each
-/// change looks at all of them.
+/// Most routes of one prefix, one MAC address, or one IP address of MAC addresses, with all distinguishers, peers and
+/// paths: each change looks at all of them.
 const CROWD: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -261,5 +262,5 @@ fn of_mac(mac: Mac) -> RangeInclusive<Key> {
 
 fn range_of(first: Place, last: Place) -> RangeInclusive<Key> {
     let name = |place, byte, evpn| Name { place, rd: crate::Rd([byte; 8]), evpn, tag: [byte; 4] };
-    Key { name: name(first, 0, false), peer: [0; 2] }..=Key { name: name(last, 0xff, true), peer: [0xff; 2] }
+    Key::new(name(first, 0, false), 0, [0; 4])..=Key::new(name(last, 0xff, true), PeerId::MAX, [0xff; 4])
 }

@@ -52,14 +52,17 @@ pub(crate) struct Agreed {
     pub(crate) refresh_marks: bool,
     pub(crate) v6_next_hops: bool,
     pub(crate) restart: Option<Restart>,
+    /// Families of which the peer names each path by a number (RFC 7911).
+    pub(crate) paths: Vec<Family>,
 }
 
 impl Agreed {
     pub(crate) fn new(open: &Open, config: &Config, peer: &PeerConfig) -> Self {
         let its = &open.capabilities;
+        let families: Vec<_> =
+            peer.families.iter().copied().filter(|family| its.families.contains(family)).collect();
         Self {
             router_id: Some(open.id),
-            families: peer.families.iter().copied().filter(|family| its.families.contains(family)).collect(),
             hold_time: open.hold_time.min(config.hold_time),
             as4: its.as4.is_some(),
             extended: its.extended,
@@ -67,6 +70,8 @@ impl Agreed {
             refresh_marks: its.refresh_marks,
             v6_next_hops: its.v6_next_hops,
             restart: its.restart,
+            paths: families.iter().copied().filter(|family| its.offers_paths(*family)).collect(),
+            families,
         }
     }
 

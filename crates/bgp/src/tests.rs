@@ -4,6 +4,7 @@ mod fuzz;
 mod malformed;
 mod model;
 mod net;
+mod paths;
 mod raw;
 mod routes;
 mod sessions;

@@ -14,9 +14,10 @@ GOBGP_FAMILIES = ("l3vpn-ipv4-unicast", "l3vpn-ipv6-unicast", "l2vpn-evpn")
 class Frr:
     """FRR's bgpd as a route reflector, without zebra: it needs no tables of the kernel."""
 
-    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None):
+    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None, all_paths=False):
+        """`all_paths`: it offers clients to send them all paths of each route."""
         self.namespace, self.directory, self.address = namespace, directory, address
-        self.clients, self.peers, self.passwords = clients, peers, passwords or {}
+        self.clients, self.peers, self.passwords, self.all_paths = clients, peers, passwords or {}, all_paths
         self.daemon = None
 
     def text(self):
@@ -28,7 +29,9 @@ class Frr:
             lines.append(f" address-family {family}")
             for neighbour in (*self.clients, *self.peers):
                 lines.append(f"  neighbor {neighbour} activate")
-            lines += [f"  neighbor {client} route-reflector-client" for client in self.clients]
+            for client in self.clients:
+                lines.append(f"  neighbor {client} route-reflector-client")
+                lines += [f"  neighbor {client} addpath-tx-all-paths"] if self.all_paths else []
             lines.append(" exit-address-family")
         return "\n".join(lines) + "\n"
 

@@ -1,7 +1,8 @@
 //! Which of the learned routes are used (RFC 4271, 9.1.2; RFC 7432, 7.7).
 //!
-//! A network looks only at routes that it imports. Of what several peers sent of one route, one is best. Those of
-//! different distinguishers then compete as paths: all that are equally good share the traffic.
+//! A network looks only at routes that it imports. Of what several peers sent of one route, that of the peer with the
+//! best counts: one path, or several that are equally good (RFC 7911). Those of different distinguishers then compete as
+//! paths: all that are equally good share the traffic.
 
 use super::attributes::Attributes;
 use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};
@@ -51,7 +52,7 @@ impl Contender<'_> {
 /// A function that is told each loser, with the reason.
 pub(crate) type Losers<'a, 'b> = &'a mut dyn FnMut(&Contender<'b>, Rank);
 
-/// Keeps the best, one after the other by each rank. `alone`: to the last one, else all that are equally good as paths.
+/// Keeps the best, one after the other by each rank: all that are equally good as paths. `alone`: those of one peer.
 fn sift<'a>(list: &mut Vec<Contender<'a>>, alone: bool, losers: Losers<'_, 'a>) {
     least(list, Rank::Preference, losers, |one| Reverse(one.attributes.preference));
     least(list, Rank::PathLength, losers, |one| one.attributes.path);
@@ -67,10 +68,28 @@ fn sift<'a>(list: &mut Vec<Contender<'a>>, alone: bool, losers: Losers<'_, 'a>) 
     }
     least(list, Rank::Internal, losers, |one| !one.attributes.external);
     if alone {
-        least(list, Rank::Identifier, losers, |one| one.attributes.originator);
-        least(list, Rank::Clusters, losers, |one| one.attributes.clusters);
-        least(list, Rank::Peer, losers, |one| one.key.peer());
+        keep_one_peer(list, losers);
     }
+}
+
+/// Keeps the paths of the peer that has the best of them.
+fn keep_one_peer<'a>(list: &mut Vec<Contender<'a>>, losers: Losers<'_, 'a>) {
+    let order = |one: &Contender<'_>| (one.attributes.originator, one.attributes.clusters, one.key.peer());
+    let Some((originator, clusters, peer)) = list.iter().map(order).min() else { return };
+    list.retain(|one| {
+        let stays = one.key.peer() == peer;
+        if !stays {
+            losers(
+                one,
+                match one.attributes {
+                    its if its.originator != originator => Rank::Identifier,
+                    its if its.clusters != clusters => Rank::Clusters,
+                    _ => Rank::Peer,
+                },
+            );
+        }
+        stays
+    });
 }
 
 /// Keeps those with the least value.
@@ -94,7 +113,8 @@ fn least<'a, T: Ord>(
 }
 
 impl Rib {
-    /// Returns the best of each route in a range of the table, of those that count.
+    /// Returns the best of each route in a range of the table, of those that count: several if one peer sent several
+    /// paths.
     fn best<'a>(
         &'a self,
         range: RangeInclusive<Key>,
@@ -228,7 +248,7 @@ impl Rib {
         let names = (vrf, limits.start().name)..=(vrf, limits.end().name);
         let (mut tunnels, mut gone) = (Vec::new(), Vec::new());
         for (_, name) in self.floods.range(names) {
-            let range = Key::new(*name, 0)..=Key::new(*name, PeerId::MAX);
+            let range = Key::new(*name, 0, [0; 4])..=Key::new(*name, PeerId::MAX, [0xff; 4]);
             match self.best(range, |one| self.in_macs(vrf, one), |_, _| {}).first() {
                 Some(one) => tunnels.push(one.tunnel()),
                 None => gone.push(*name),

@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::rib::{Attributes, AttributesId, Key, PeerId, Put, Rib, Route};
 use crate::route::{LEAVING, Mobility};
 use crate::status::Counts;
-use crate::update::nlri::{self, Item, Place};
+use crate::update::nlri::{self, Form, Item, Place};
 use crate::update::read::{self, Context, Reach, Update};
 use ipnet::IpNet;
 use packet::Mac;
@@ -40,7 +40,7 @@ impl Speaker {
         let context =
             Context { as4: session.agreed.as4, external, asn: config.asn, router_id: config.router_id };
         let mut update = read::read(body, &context)?;
-        let families = session.agreed.families.clone();
+        let (families, paths) = (session.agreed.families.clone(), session.agreed.paths.clone());
         let router_id = session.agreed.router_id.unwrap_or(config.router_id);
         peer.counts.updates_received += 1;
         peer.heard = now;
@@ -59,8 +59,9 @@ impl Speaker {
             return Ok(());
         }
         if let Some((family, bytes)) = update.unreach {
-            nlri::read(family, bytes, true, |item| match item {
-                Some(item) => peer.routes -= usize::from(rib.remove(&Key::new(item.name, id))),
+            let form = Form { family, has_paths: paths.contains(&family), is_withdrawn: true };
+            nlri::read(form, bytes, |item| match item {
+                Some(item) => peer.routes -= usize::from(rib.remove(&Key::new(item.name, id, item.path))),
                 None => peer.counts.unknown += u64::from(family != Family::Rtc),
             })?;
         }
@@ -69,7 +70,8 @@ impl Speaker {
             Ok(attributes) => Taken::With(rib.hold(attributes)),
             Err(count) => Taken::Without(count),
         };
-        let result = put(id, peer, rib, &taken, &reach, update.attributes.flood_label);
+        let has_paths = paths.contains(&reach.family);
+        let result = put(id, peer, rib, &taken, (&reach, has_paths), update.attributes.flood_label);
         if let Taken::With(attributes) = taken {
             rib.release(attributes);
         }
@@ -99,17 +101,18 @@ fn put(
     peer: &mut Peer,
     rib: &mut Rib,
     taken: &Taken,
-    reach: &Reach<'_>,
+    (reach, has_paths): (&Reach<'_>, bool),
     flood_label: Option<[u8; 3]>,
 ) -> Result<(), Notification> {
     let (round, counts) = (peer.rounds[reach.family as usize], &mut peer.counts);
     let mut routes = peer.routes;
-    let result = nlri::read(reach.family, reach.nlri, false, |item| {
+    let form = Form { family: reach.family, has_paths, is_withdrawn: false };
+    let result = nlri::read(form, reach.nlri, |item| {
         let Some(item) = item else {
             counts.unknown += u64::from(reach.family != Family::Rtc);
             return;
         };
-        let key = Key::new(item.name, id);
+        let key = Key::new(item.name, id, item.path);
         let route = match taken {
             Taken::With(attributes) => {
                 let route = route(&item, flood_label, rib.attributes(*attributes));

@@ -31,14 +31,18 @@ fn act(raw: &mut Raw, kind: u8, bytes: &[u8]) {
             let targets: Vec<u32> = bytes.iter().map(|number| u32::from(*number)).collect();
             raw.speaker.set_imports(&[import(7, &targets)], raw.now);
         }
-        _ => reconnect(raw),
+        _ => reconnect(raw, bytes.first().is_some_and(|first| first & 1 != 0)),
     }
 }
 
-fn reconnect(raw: &mut Raw) {
+/// Offers to send several paths of one route, of all families.
+const PATHS: &[u8] = &[69, 12, 0, 1, 128, 3, 0, 2, 128, 2, 0, 25, 70, 3];
+
+fn reconnect(raw: &mut Raw, sends_paths: bool) {
     if let Some(conn) = raw.speaker.accepted(super::net::address(1), raw.now) {
         raw.conn = conn;
-        raw.send(&open(super::net::AS as u16, &CAPABILITIES));
+        let paths: &[&[u8]] = if sends_paths { &[PATHS] } else { &[] };
+        raw.send(&open(super::net::AS as u16, &[&CAPABILITIES, paths].concat()));
         raw.send(&message(4, &[]));
     }
 }

@@ -42,10 +42,15 @@ impl Name {
     }
 }
 
+/// The number by which a peer tells paths of one route apart (RFC 7911). As bytes, it needs no alignment.
+pub(crate) type PathId = [u8; 4];
+
 /// One route of an UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) name: Name,
+    /// 0 of a peer that sends one path of each route.
+    pub(crate) path: PathId,
     /// The label field. The encapsulation says how to read it.
     pub(crate) label: [u8; 3],
     /// The second label field of a MAC address.
@@ -59,28 +64,36 @@ pub(crate) struct Item {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Reads the routes of a family one by one. Nothing stands for one that can't be used: an unknown type, or a wrong value.
-pub(crate) fn read(
-    family: Family,
-    bytes: &[u8],
-    withdrawn: bool,
-    mut each: impl FnMut(Option<Item>),
-) -> Result<(), Malformed> {
+/// The form in which routes are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    pub(crate) family: Family,
+    /// Whether a number for the path is before each.
+    pub(crate) has_paths: bool,
+    pub(crate) is_withdrawn: bool,
+}
+
+/// Reads routes one by one. Nothing stands for one that can't be used: an unknown type, or a wrong value.
+pub(crate) fn read(form: Form, bytes: &[u8], mut each: impl FnMut(Option<Item>)) -> Result<(), Malformed> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        let length = match (family, rest) {
+        let mut path = PathId::default();
+        if form.has_paths {
+            (path, rest) = rest.split_first_chunk().map(|(path, rest)| (*path, rest)).ok_or(Malformed)?;
+        }
+        let length = match (form.family, rest) {
             (Family::Evpn, [_, length, ..]) => 2 + usize::from(*length),
             (Family::Vpnv4 | Family::Vpnv6 | Family::Rtc, [bits, ..]) => 1 + usize::from(bits.div_ceil(8)),
             _ => return Err(Malformed),
         };
         let (piece, behind) = rest.split_at_checked(length).ok_or(Malformed)?;
-        each(item(family, piece, withdrawn));
+        each(item(form, path, piece));
         rest = behind;
     }
     Ok(())
 }
 
-fn item(family: Family, piece: &[u8], withdrawn: bool) -> Option<Item> {
+fn item(Form { family, is_withdrawn: withdrawn, .. }: Form, path: PathId, piece: &[u8]) -> Option<Item> {
     let mut piece = SliceReader::new(piece);
     let (rd, prefix, labels) = match family {
         Family::Vpnv4 => {
@@ -91,19 +104,20 @@ fn item(family: Family, piece: &[u8], withdrawn: bool) -> Option<Item> {
             let route = Ipv6MplsVpnUnicastAddress::parse(&mut piece, false, withdrawn, 1).ok()?;
             (route.rd(), IpNet::V6(route.network().address()), route.label_stack().first().copied())
         }
-        Family::Evpn => return evpn(L2EvpnRoute::parse(&mut piece).ok()?),
+        Family::Evpn => return evpn(path, L2EvpnRoute::parse(&mut piece).ok()?),
         Family::Rtc => return None,
     };
     let name = Name { place: Place::Prefix(prefix.trunc()), rd: rd_of(rd), evpn: false, tag: [0; 4] };
     // The codec takes one label. If there are more, the next one is no distinguisher.
     let label = *labels.filter(|label| withdrawn || label.is_bottom())?.value();
-    Some(Item { name, label, routed: None, is_indirect: false })
+    Some(Item { name, path, label, routed: None, is_indirect: false })
 }
 
-fn evpn(route: L2EvpnRoute) -> Option<Item> {
+fn evpn(path: PathId, route: L2EvpnRoute) -> Option<Item> {
     let name = |place, rd, tag: u32| Name { place, rd: rd_of(rd), evpn: true, tag: tag.to_be_bytes() };
     let prefix = |prefix: IpNet, rd, tag, label: &MplsLabel, is_indirect: bool| Item {
         name: name(Place::Prefix(prefix.trunc()), rd, tag),
+        path,
         label: *label.value(),
         routed: None,
         is_indirect: is_indirect || tag != 0,
@@ -112,6 +126,7 @@ fn evpn(route: L2EvpnRoute) -> Option<Item> {
     match route {
         L2EvpnRoute::MacIpAdvertisement(route) => Some(Item {
             name: name(Place::Mac(Mac(*route.mac().value()), route.ip()), route.rd(), route.tag().value()),
+            path,
             label: *route.mpls_label1().value(),
             routed: route.mpls_label2().map(|label| *label.value()),
             is_indirect: route.tag().value() != 0,
@@ -119,6 +134,7 @@ fn evpn(route: L2EvpnRoute) -> Option<Item> {
         // The label is in an attribute.
         L2EvpnRoute::InclusiveMulticastEthernetTagRoute(route) => Some(Item {
             name: name(Place::Flood(route.ip()), route.rd(), route.tag().value()),
+            path,
             label: [0; 3],
             routed: None,
             is_indirect: route.tag().value() != 0,
