@@ -314,7 +314,7 @@ fn rewrite(packet: &Packet, hop: &Nexthop, nat: Nat, hop_costs: bool) -> Forward
     Forward {
         port: VifId(hop.port),
         strip: if bridged { headers.at } else { headers.l3_at },
-        ecn: headers.ip().filter(|ip| ip.tos != tos).map(|_| tos & packet::ecn::ECN_MASK),
+        tos: headers.ip().filter(|ip| ip.tos != tos).map(|_| tos),
         ttl_decrement: hop_costs.into(),
         nat,
         mss: None,

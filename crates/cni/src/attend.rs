@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Keys of `[[guest]]` that a runtime's network may set for all its containers.
-const KEYS: [&str; 8] = ["allowed", "dhcp_server", "mirror", "policy", "queues", "rate", "router", "shape"];
+const KEYS: [&str; 9] =
+    ["allowed", "dhcp_server", "dscp", "mirror", "policy", "queues", "rate", "router", "shape"];
 
 /// Returns the keys that all guests of a runtime's network have in common.
 ///

@@ -1,5 +1,6 @@
 //! The objects that make up a host, besides `[host]`.
 
+mod dscp;
 mod forward;
 mod guest;
 mod metadata;
@@ -16,6 +17,7 @@ mod target;
 mod vlan;
 mod wire;
 
+pub use dscp::Dscp;
 pub use forward::{Forward, ForwardTo};
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use metadata::Secret;

@@ -147,6 +147,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "lerning = true",
         "network \"blue\": unknown key `lerning`; did you mean `learning`?",
     ),
+    ("dscp = \"ef\"", "dscp = 64", "guest \"mon0\": dscp: \"64\" is no DSCP; use 0 to 63"),
+    ("dscp = \"ef\"", "dscp = \"af14\"", "guest \"mon0\": dscp: \"af14\" is no DSCP"),
     ("learning = true", "x = true", "network \"blue\": unknown key `x`; there are: name, vrf, "),
     (
         "executor = \"cpu\"",

@@ -144,8 +144,7 @@ fn set_ipv6(ip: &mut [u8], fields: &ovs::Edits) -> Option<Delta> {
 fn edit_ipv4(ip: &mut [u8], template: &Template) -> Option<()> {
     let ip: &mut [u8; proto::IPV4_LEN] = ip.first_chunk_mut()?;
     let mut delta = Delta::default();
-    if let Some(ecn) = template.ecn {
-        let tos = ip[1] & !packet::ecn::ECN_MASK | ecn;
+    if let Some(tos) = template.tos {
         delta.replace_u16(u16::from_be_bytes([ip[0], ip[1]]), u16::from_be_bytes([ip[0], tos]));
         ip[1] = tos;
     } else if template.ttl_decrement == 0 {
@@ -162,8 +161,9 @@ fn edit_ipv4(ip: &mut [u8], template: &Template) -> Option<()> {
 #[inline(always)]
 fn edit_ipv6(ip: &mut [u8], template: &Template) -> Option<()> {
     let ip: &mut [u8; proto::IPV6_LEN] = ip.first_chunk_mut()?;
-    if let Some(ecn) = template.ecn {
-        ip[1] = ip[1] & !(packet::ecn::ECN_MASK << 4) | ecn << 4;
+    if let Some(tos) = template.tos {
+        ip[0] = 6 << 4 | tos >> 4;
+        ip[1] = tos << 4 | ip[1] & 0xf;
     }
     ip[7] = ip[7].checked_sub(template.ttl_decrement)?;
     Some(())
@@ -204,9 +204,9 @@ pub(crate) fn edit_any(
         return Ok(());
     }
     let mut edited = headers.clone();
-    let tos = edited.ip().ok_or(WriteError::Mismatch)?.tos;
-    if let Some(ecn) = template.ecn {
-        edit::set_tos(frame, &mut edited, tos & !packet::ecn::ECN_MASK | ecn)?;
+    edited.ip().ok_or(WriteError::Mismatch)?;
+    if let Some(tos) = template.tos {
+        edit::set_tos(frame, &mut edited, tos)?;
     }
     for _ in 0..template.ttl_decrement {
         edit::decrement_ttl(frame, &mut edited)?;

@@ -41,8 +41,8 @@ pub(crate) struct Template {
     pub port: VifId,
     /// Bytes stripped from the front.
     pub strip: u16,
-    /// New ECN field of the IP header.
-    pub ecn: Option<u8>,
+    /// New traffic class of the IP header.
+    pub tos: Option<u8>,
     pub ttl_decrement: u8,
     /// Translation of addresses.
     pub nat: Nat,
@@ -132,7 +132,7 @@ impl Template {
         let mut template = Self {
             port: forward.port,
             strip: forward.strip,
-            ecn: forward.ecn,
+            tos: forward.tos,
             ttl_decrement: forward.ttl_decrement,
             nat: Nat { src_port: None, dst_port: None, ..forward.nat },
             ported: match (forward.nat.src_port, forward.nat.dst_port) {
@@ -228,7 +228,7 @@ impl Template {
     }
 
     pub const fn edits_ip(&self) -> bool {
-        self.ecn.is_some()
+        self.tos.is_some()
             || self.ttl_decrement > 0
             || self.nat.src.is_some()
             || self.nat.dst.is_some()
@@ -324,7 +324,7 @@ impl Template {
         let fields = (
             self.port,
             self.strip,
-            self.ecn,
+            self.tos,
             self.ttl_decrement,
             u64::from_ne_bytes(self.tags),
             self.pop_tags,

@@ -67,7 +67,8 @@ pub(crate) fn bridge_own<T: Lookup>(
     packet: &PacketView<'_>,
 ) -> (Vec<Forward>, Option<(NeighbourScope, IpAddr)>) {
     let (headers, end) = (packet.headers.clone(), packet.len as usize);
-    let frame = Frame { headers, end, origin, network, tos: 0, foreign_tags: 0 };
+    let tos = headers.ip().map_or(0, |ip| ip.tos);
+    let frame = Frame { headers, end, origin, network, tos, foreign_tags: 0 };
     let mut walk = Walk::new(tables, packet, VifId(0), 0);
     let Some(eth) = &frame.headers.eth else { return (Vec::new(), None) };
     let (mut to, mut missing) = match walk.bridge(&frame, eth) {
@@ -234,10 +235,9 @@ impl Frame<'_> {
         entropy_of(&self.headers)
     }
 
-    /// Returns the new ECN field, if decapsulation changes it (RFC 6040).
-    fn new_ecn(&self) -> Option<u8> {
-        let ip = self.headers.ip()?;
-        (self.tos != ip.tos).then_some(self.tos & packet::ecn::ECN_MASK)
+    /// Returns the new traffic class, if it is not the packet's own.
+    fn new_tos(&self) -> Option<u8> {
+        self.headers.ip().filter(|ip| ip.tos != self.tos).map(|_| self.tos)
     }
 }
 

@@ -69,7 +69,7 @@ pub enum Service {
 }
 
 /// One destination, and how the packet is rewritten for it. The rewrite applies the fields in their order:
-/// strip, ECN, TTL, NAT, MSS, fragments, Ethernet, VLAN, encapsulation.
+/// strip, traffic class, TTL, NAT, MSS, fragments, Ethernet, VLAN, encapsulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
     /// Interface by which the packet leaves.
@@ -77,8 +77,9 @@ pub struct Forward {
     /// Bytes removed from the front of the frame: tunnel headers, and the Ethernet header if a new one is written.
     /// Padding after the packet is removed too ([`crate::rewrite::kept`]).
     pub strip: u16,
-    /// New ECN field of the (inner) IP header (RFC 6040 decapsulation).
-    pub ecn: Option<u8>,
+    /// New traffic class of the (inner) IP header: with the ECN field that decapsulation leaves (RFC 6040), or with its
+    /// guest's DSCP.
+    pub tos: Option<u8>,
     /// Decrements of TTL or hop limit: 0 bridged, 1 routed.
     pub ttl_decrement: u8,
     /// Address translation of the (inner) IP packet.
@@ -114,7 +115,7 @@ impl Forward {
         Self {
             port,
             strip: 0,
-            ecn: None,
+            tos: None,
             ttl_decrement: 0,
             nat: Nat { src: None, dst: None, src_port: None, dst_port: None },
             mss: None,

@@ -125,8 +125,7 @@ pub fn rewrite(forward: &Forward, packet: &PacketView<'_>) -> Option<Vec<u8>> {
     let mut body = packet.bytes.get(kept(forward, packet))?.to_vec();
     let parse = if is_network(forward) { Headers::network } else { Headers::ethernet };
     let mut headers = parse(&body, 0, body.len()).ok()?;
-    if let (Some(ecn), Some(ip)) = (forward.ecn, headers.ip()) {
-        let tos = ip.tos & !packet::ecn::ECN_MASK | ecn;
+    if let Some(tos) = forward.tos.filter(|_| headers.ip().is_some()) {
         edit::set_tos(&mut body, &mut headers, tos).ok()?;
     }
     for _ in 0..forward.ttl_decrement {

@@ -57,6 +57,8 @@ pub struct Vif {
     pub meter: Option<MeterId>,
     /// Rates of the guest's port. An executor has packets wait for them; `decide` does not look at them.
     pub shape: Shape,
+    /// The DSCP (RFC 2474) with which IP packets from the guest leave; `None`: their own.
+    pub dscp: Option<u8>,
     /// The guest, or the [`VifKind::Mirror`], that gets a copy of both directions.
     pub mirror: Option<VifId>,
     /// The guest's role to its neighbours, besides that of a host.
@@ -98,6 +100,7 @@ impl Vif {
             policy: false,
             meter: None,
             shape: Shape::default(),
+            dscp: None,
             mirror: None,
             roles: Roles::default(),
             rdma: None,
@@ -113,6 +116,12 @@ impl Vif {
     #[must_use]
     pub fn verbs(&self) -> Option<VifId> {
         if self.kind == VifKind::Rdma { Some(self.id) } else { self.rdma }
+    }
+
+    /// Returns the traffic class with which a packet from the guest leaves: the guest's DSCP, the packet's own ECN field.
+    #[must_use]
+    pub fn marked(&self, tos: u8) -> u8 {
+        self.dscp.map_or(tos, |dscp| dscp << 2 | tos & packet::ecn::ECN_MASK)
     }
 
     /// Returns whether a MAC is configured as the guest's.

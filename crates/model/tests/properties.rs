@@ -37,7 +37,7 @@ fn an_answer_is_not_changed_on_its_way() {
     let mut answers = 0_usize;
     for_many(|tables, packet, now| {
         if let Some(Verdict::Reply(reply)) = step(tables, packet, now) {
-            assert_eq!((reply.forward.ttl_decrement, reply.forward.ecn), (0, None), "{reply:?}");
+            assert_eq!((reply.forward.ttl_decrement, reply.forward.tos), (0, None), "{reply:?}");
             answers += 1;
         }
     });

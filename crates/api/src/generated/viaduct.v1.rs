@@ -313,6 +313,9 @@ pub struct Guest {
     /// Rates over which its packets wait.
     #[prost(message, optional, tag = "35")]
     pub shape: ::core::option::Option<Shape>,
+    /// DSCP with which its IP packets leave: 0 to 63, or a name, as ef, cs1 and af41; absent: their own.
+    #[prost(string, optional, tag = "36")]
+    pub dscp: ::core::option::Option<::prost::alloc::string::String>,
     /// Where copies of its packets go: a guest, or vxlan:ADDRESS:VNI.
     #[prost(string, optional, tag = "12")]
     pub mirror: ::core::option::Option<::prost::alloc::string::String>,
@@ -3395,7 +3398,7 @@ pub mod viaduct_client {
             self.inner.unary(req, path, codec).await
         }
         /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
-        /// rate, shape, MTU, MAC or addresses change.
+        /// rate, shape, DSCP, MTU, MAC or addresses change.
         pub async fn transact(
             &mut self,
             request: impl tonic::IntoRequest<super::TransactRequest>,
@@ -4055,7 +4058,7 @@ pub mod viaduct_server {
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
         /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
-        /// rate, shape, MTU, MAC or addresses change.
+        /// rate, shape, DSCP, MTU, MAC or addresses change.
         async fn transact(
             &self,
             request: tonic::Request<super::TransactRequest>,

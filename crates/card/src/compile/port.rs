@@ -20,7 +20,7 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// Makes the line of a guest's port. The host handles all packets of guests with meters, shapers, mirrors or VLANs, and of
+    /// Makes the line of a guest's port. The host handles all packets of guests with meters, shapers, a DSCP, mirrors or VLANs, and of
     /// guests without a MAC of their own on a network with a wire, whose MAC they may not use. If a guest has a verbs
     /// device beside its port, the host handles its fragments: the card can't tell them from the device's. Connections
     /// of such a guest are therefore tracked.
@@ -34,8 +34,11 @@ impl<T: Lookup> Compiler<'_, T> {
                 .filter(|_| vif.vrf.and_then(|vrf| self.learning(vrf)) == Some(false))
         };
         let is_anybody = vif.mac.is_none() && attached().is_some();
-        let is_simple =
-            vif.meter.is_none() && vif.shape == Shape::default() && vif.mirror.is_none() && !vif.is_tagged();
+        let is_simple = vif.meter.is_none()
+            && vif.shape == Shape::default()
+            && vif.dscp.is_none()
+            && vif.mirror.is_none()
+            && !vif.is_tagged();
         let plain = is_port(vif.kind) && is_simple && !is_anybody;
         let port = Port {
             valid: true,

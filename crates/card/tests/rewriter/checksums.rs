@@ -54,7 +54,7 @@ fn forward(rng: &mut Rng) -> Forward {
     let ethernet = EthernetRewrite { dst: TO, src: GATEWAY_MAC, ethertype: 0x0800 };
     Forward {
         strip: 14,
-        ecn: rng.percent(50).then(|| rng.below(4) as u8),
+        tos: rng.percent(50).then(|| rng.below(256) as u8),
         ttl_decrement: rng.below(2) as u8,
         nat,
         ethernet: Some(ethernet),

@@ -54,7 +54,7 @@ impl Decided {
             ("bridged", forward.strip == 0 && forward.ttl_decrement == 0),
             ("routed", forward.ttl_decrement == 1),
             ("decapsulated", forward.strip > 22),
-            ("ECN changed", forward.ecn.is_some()),
+            ("traffic class changed", forward.tos.is_some()),
             ("IPv6", headers.ip().is_some_and(|ip| ip.src.is_ipv6())),
         ];
         let tried = kinds.into_iter().filter_map(|(kind, is)| is.then_some(kind));
@@ -152,7 +152,7 @@ fn generated_decisions_leave_as_the_model_rewrites_them() {
         ("bridged", 10_000),
         ("routed", 10_000),
         ("decapsulated", 1000),
-        ("ECN changed", 100),
+        ("traffic class changed", 100),
         ("IPv6", 10_000),
         ("MPLS over UDP", 300),
         ("MPLS over GRE", 300),

@@ -100,8 +100,8 @@ impl Forwarded {
         sim.set_v6(ip.is_some_and(|ip| ip.src.is_ipv6()));
         sim.set_l3_at(headers.l3_at as u8);
         sim.set_header_len(ip.map_or(0, |ip| ip.header_len.min(60) as u8));
-        sim.set_new_tos(forward.ecn.is_some());
-        sim.set_tos(ip.map_or(0, |ip| ip.tos & !packet::ecn::ECN_MASK) | forward.ecn.unwrap_or(0));
+        sim.set_new_tos(forward.tos.is_some());
+        sim.set_tos(forward.tos.unwrap_or_else(|| ip.map_or(0, |ip| ip.tos)));
         sim.set_decrement_ttl(forward.ttl_decrement == 1);
         sim.set_nat_src(forward.nat.src.is_some());
         sim.set_nat_dst(forward.nat.dst.is_some());

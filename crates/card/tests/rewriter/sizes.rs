@@ -92,7 +92,7 @@ fn combinations(sizes: impl Iterator<Item = usize> + Clone) -> Vec<Job> {
         for (front, strip) in &fronts {
             for forward in &forwards {
                 let forward =
-                    Forward { strip: *strip, ecn: (strip % 4 == 2).then_some(3), ..forward.clone() };
+                    Forward { strip: *strip, tos: (strip % 4 == 2).then_some(3), ..forward.clone() };
                 for size in sizes.clone() {
                     let v4 = format!("{V4} / udp 1 > 2");
                     let v6 = format!("{V6} tos 2 / tcp 1 > 2 A");

@@ -1,5 +1,6 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
+use super::dscp::Dscp;
 use super::metadata::{self, Secret};
 use super::mode::{self, Mode};
 use super::rdma::{self, RdmaLimits};
@@ -118,6 +119,9 @@ pub struct Guest {
     /// Rates over which the guest's packets wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Shape>,
+    /// The DSCP with which IP packets of the guest leave; `None`: their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<Dscp>,
     /// The guest, or the other host ([`super::Tunnel::of_mirror`]), that gets a copy of both directions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
@@ -243,6 +247,7 @@ impl Guest {
             label: r.get("label").map(Label::wide),
             rate: r.get("rate"),
             shape: r.get("shape"),
+            dscp: r.get("dscp"),
             mirror: r.get("mirror"),
             policy: r.get("policy").unwrap_or(mode == Mode::Vrouter),
             allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),

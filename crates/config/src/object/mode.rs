@@ -54,6 +54,7 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
         ("vlans", !guest.vlans.is_empty()),
         ("label", guest.label.is_some()),
         ("shape", guest.shape.is_some()),
+        ("dscp", guest.dscp.is_some()),
         ("mirror", guest.mirror.is_some()),
         ("allowed", !guest.allowed.is_empty()),
         ("router", guest.router),

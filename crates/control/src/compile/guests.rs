@@ -1,7 +1,7 @@
 //! Guests: their interfaces, those of their VLANs, and the tables' entries for both.
 
 use super::Compiler;
-use config::{Guest, GuestKind, GuestVlan, Mode, ShapeRate};
+use config::{Dscp, Guest, GuestKind, GuestVlan, Mode, ShapeRate};
 use model::{BridgeTarget, Nexthop, Roles, Shape, Vif, VifId, VifKind};
 
 /// Returns the name of the interface of the verbs device that a guest has beside its port. No object can have
@@ -56,6 +56,7 @@ impl Compiler<'_> {
             policy: guest.policy && guest.mode == Mode::Vrouter,
             meter: guest.rate.map(|rate| self.meter("guest", guest.name.clone(), rate)),
             shape: guest.shape.map_or_else(Shape::default, shape),
+            dscp: guest.dscp.map(Dscp::value),
             mirror: guest.mirror.as_ref().map(|name| self.mirror(name)),
             roles: Roles { router: guest.router, dhcp_server: guest.dhcp_server },
             rdma: None,

@@ -15,7 +15,7 @@ use std::path::Path;
 use tokio::runtime::Runtime;
 
 /// Keys and values of objects: correct ones, and nearly correct ones.
-const LINES: [&str; 68] = [
+const LINES: [&str; 70] = [
     "name = \"vm1\"",
     "name = \"vm2\"",
     "name = \"blue\"",
@@ -72,6 +72,8 @@ const LINES: [&str; 68] = [
     "label = 1048576",
     "rate = { mbps = 0, burst_kb = 4294967295 }",
     "shape = { in = { mbps = 100000 }, out = { mbps = 1, guaranteed_mbps = 1 } }",
+    "dscp = \"af41\"",
+    "dscp = \"64\"",
     "mirror = \"vm1\"",
     "policy = false",
     "rdma = \"vm1.0\"",

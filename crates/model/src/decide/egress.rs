@@ -42,7 +42,7 @@ impl Frame<'_> {
     pub(super) fn bridged(&self) -> Forward {
         Forward {
             strip: self.headers.at,
-            ecn: self.new_ecn(),
+            tos: self.new_tos(),
             pop_tags: self.foreign_tags,
             ..Forward::unchanged(VifId(0))
         }

@@ -1,4 +1,4 @@
-//! Packets from a guest: anti-spoofing, metering, mirroring and learning, then the switch.
+//! Packets from a guest: anti-spoofing, metering, mirroring, learning and marking, then the switch.
 
 use super::{Frame, Origin, Outcome, Walk, foreign_tags, guard, push_new, spoof};
 use crate::{BridgeTarget, DropReason, GATEWAY_MAC, Learn, Lookup, Network, Vif, VifKind};
@@ -34,7 +34,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if vif.mac != Some(eth.src) {
             self.learn(network, eth.src, BridgeTarget::Vif(vif.id));
         }
-        let tos = headers.ip().map_or(0, |ip| ip.tos);
+        let tos = headers.ip().map_or(0, |ip| vif.marked(ip.tos));
         let frame = Frame {
             headers: headers.clone(),
             end: self.packet.len as usize,

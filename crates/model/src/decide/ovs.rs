@@ -55,10 +55,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let side = port.ovs.ok_or(DropReason::NoNetwork)?;
         let PacketView { bytes, gso_size, .. } = *self.packet;
         let mut headers = Headers::ethernet(bytes, tunnel.inner_at, tunnel.inner_end)?;
-        let mut came = Came { strip: headers.at, ecn: None };
+        let mut came = Came { strip: headers.at, tos: None };
         if let L3::Ip(ip) = &mut headers.l3 {
             let tos = ecn_decap(ip.tos, tunnel.outer_tos).map_err(|_| DropReason::Ecn)?;
-            came.ecn = (tos != ip.tos).then_some(tos & packet::ecn::ECN_MASK);
+            came.tos = (tos != ip.tos).then_some(tos);
             ip.tos = tos;
         }
         let crossing = Crossing { port: port.id, grown: -(came.strip as i16) };
@@ -105,8 +105,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
             self.effects.ovs_counter = Some(flow.counter);
             return self.send_all(outputs);
         }
-        let Came { strip, ecn } = came;
-        Ok(Verdict::Forward(Forward { strip, ecn, ..Forward::unchanged(side) }))
+        let Came { strip, tos } = came;
+        Ok(Verdict::Forward(Forward { strip, tos, ..Forward::unchanged(side) }))
     }
 
     /// Returns the packets that leave according to a flow. `None` if one of its actions does not fit the
@@ -237,8 +237,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
 struct Came {
     /// Length of the tunnel's headers, bytes.
     strip: u16,
-    /// The packet's new ECN field, if the tunnel changes it.
-    ecn: Option<u8>,
+    /// The packet's new traffic class, if the tunnel changes its ECN field.
+    tos: Option<u8>,
 }
 
 /// Changes to a packet by the flow's actions so far.
@@ -253,8 +253,9 @@ struct Done<'a, T> {
 }
 
 impl<'a, T: Lookup> Done<'a, T> {
-    fn new(walk: &'a Walk<'a, T>, Came { strip, ecn }: Came) -> Self {
+    fn new(walk: &'a Walk<'a, T>, Came { strip, tos }: Came) -> Self {
         let tags = walk.packet.headers.eth.as_ref().map_or(&[][..], |eth| &eth.tags);
+        let ecn = tos.map(|tos| tos & packet::ecn::ECN_MASK);
         let edits = Edits { ecn, ..Edits::default() };
         Self { walk, strip, edits, own: tags.iter().rev().copied().collect(), wrap: None }
     }

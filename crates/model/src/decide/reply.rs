@@ -79,7 +79,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     pub(super) fn back(&mut self, frame: &Frame<'a>, mac: Mac, tos: u8) -> Result<Forward, Stop> {
         let Some(eth) = &frame.headers.eth else { return self.route_back(frame, tos) };
         let mut base = Forward {
-            ecn: None,
+            tos: None,
             ttl_decrement: 0,
             ethernet: Some(frame.ethernet(eth.src, mac)),
             ..frame.routed(Nat::default(), None)

@@ -277,7 +277,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return Err(DropReason::NoRoute.into());
         };
         let (exit, mac) = self.exit(network, dst, nexthop)?;
-        let base = Forward { ttl_decrement: 0, ecn: None, ..frame.routed(Nat::default(), mac) };
+        let base = Forward { ttl_decrement: 0, tos: None, ..frame.routed(Nat::default(), mac) };
         self.effects.mirror_out.clear();
         match exit.ok_or(DropReason::NoRoute)? {
             Exit::Guest(vif) => {

@@ -123,7 +123,7 @@ impl Display for Encap {
 impl Forward {
     fn words(&self, names: &dyn Names) -> String {
         let mut words = vec![names.vif(self.port)];
-        words.extend(self.ecn.map(|ecn| format!("ecn {ecn}")));
+        words.extend(self.tos.map(|tos| format!("dscp {}, ecn {}", tos >> 2, tos & packet::ecn::ECN_MASK)));
         words.extend((self.ttl_decrement > 0).then(|| format!("ttl -{}", self.ttl_decrement)));
         words.extend(self.nat.src.map(|src| format!("source {src}")));
         words.extend(self.nat.dst.map(|dst| format!("destination {dst}")));

@@ -198,6 +198,7 @@ fn guest(rng: &mut Rng, id: u16, vrfs: &[u16]) -> Vif {
     vif.meter = rng.percent(15).then(|| MeterId(rng.below(METERS as usize) as u32));
     let mirror = if id.is_multiple_of(2) { FIRST_GUEST } else { REMOTE_MIRROR };
     vif.mirror = rng.percent(20).then_some(VifId(mirror));
+    vif.dscp = rng.percent(20).then(|| rng.one(&[0, 10, 46]));
     vif
 }
 

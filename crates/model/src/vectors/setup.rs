@@ -24,7 +24,7 @@ use std::str::FromStr;
 /// network NAME vrf N [gateway PREFIX]... [vni N] [l3vni N] [learning] [mtu N] [default ACTION] [wire NAME] [vlan N]
 ///         [l2-gateway here|elsewhere] [no-midstream|reverse-midstream] [asymmetric] [mss-clamp] [routed-outside] [dhcp] [ra] [dns]
 /// guest NAME in NETWORK [kind tap|rdma] [mac M] [macs M]... [address ADDR]... [allowed PREFIX]... [mtu N] [policy]
-///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES]
+///       [rdma] [router] [dhcp-server] [mirror NAME] [rate BITS/S BYTES] [dscp N]
 /// vlan GUEST ID in NETWORK [address ADDR]... [allowed PREFIX]...      (of a guest: the interface GUEST:ID)
 /// route NETWORK PREFIX > TARGET [, TARGET]...
 /// mac NETWORK MAC > TARGET
@@ -371,6 +371,7 @@ impl Setup {
                 "rdma" => vif.rdma = Some(self.vif_id(&format!("{name}:rdma"))),
                 "mirror" => vif.mirror = Some(self.vif(words)?),
                 "rate" => vif.meter = Some(self.meter(words)?),
+                "dscp" => vif.dscp = Some(value(words)?),
                 other => return Err(format!("'{other}' is not understood")),
             }
         }

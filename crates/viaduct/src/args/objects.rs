@@ -54,6 +54,9 @@ pub struct GuestArgs {
     /// Rate over which its sent packets wait, Mbit/s
     #[arg(long, value_name = "MBPS")]
     pub shape_out: Option<u32>,
+    /// DSCP with which its IP packets leave: 0 to 63, or a name, as in ef, cs1, af41
+    #[arg(long)]
+    pub dscp: Option<String>,
     /// Mirror its packets to a guest, or to vxlan:ADDRESS:VNI
     #[arg(long, value_name = "MIRROR")]
     pub mirror: Option<String>,

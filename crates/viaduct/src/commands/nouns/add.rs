@@ -44,6 +44,7 @@ pub fn guest(args: GuestArgs) -> Result<Vec<Object>, Failure> {
         label: args.label,
         rate: args.rate.map(|mbps| v1::Rate { mbps, burst_kb: args.burst }),
         shape: shape(args.shape_in, args.shape_out),
+        dscp: args.dscp,
         mirror: args.mirror,
         policy: args.no_policy.then_some(false),
         allowed: args.allowed,
