@@ -5,6 +5,7 @@ use crate::core::Error;
 use crate::owner::{Objects, Owned, Owner};
 use config::{AddressRange, Guest, Key, Kind, Lease, Network, Object};
 use ipnet::IpNet;
+use packet::Mac;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -19,12 +20,102 @@ pub(crate) fn of<'a>(objects: &'a Objects, object: &Object) -> Option<&'a Lease>
 }
 
 /// Returns the objects with this MAC in the lease of a guest that has none; `None` if nothing is to change.
-pub(crate) fn with_mac(objects: &Objects, guest: &str, mac: packet::Mac) -> Option<Objects> {
+pub(crate) fn with_mac(objects: &Objects, guest: &str, mac: Mac) -> Option<Objects> {
     let owned = get(objects, guest)?;
     let lease = lease(owned).filter(|lease| lease.mac.is_none())?;
     let mut next = objects.clone();
     next.restore(owned.seq, owned.owner, Lease { mac: Some(mac), ..lease.clone() }.into());
     Some(next)
+}
+
+/// Addresses that a guest leased on another host, at most one of each family, and the MAC by which it asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Brought {
+    pub(crate) mac: Option<Mac>,
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// The reason why a guest can't keep leased addresses on this host.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotTaken {
+    #[error("the guest leases none here: it has `addresses`, or its network no `pool`")]
+    NoPool,
+    #[error("the guest's lease is fixed by the file here")]
+    Fixed,
+    #[error("{0} is no host's address in the subnets of the network's `gateways` here")]
+    OffLink(IpAddr),
+    #[error("{0} belongs to {1} here")]
+    Taken(IpAddr, Key),
+}
+
+/// Returns the objects with the addresses that a guest brings from another host, in place of those that it leased here.
+///
+/// # Errors
+/// The guest can't have them here.
+pub(crate) fn brought(objects: &Objects, guest: &Guest, brought: Brought) -> Result<Objects, NotTaken> {
+    let network = pools(objects).remove(&guest.network).filter(|network| network.leases_to(guest));
+    let network = network.ok_or(NotTaken::NoPool)?;
+    let own = get(objects, &guest.name);
+    if own.is_some_and(|owned| owned.owner != Owner::Api) {
+        return Err(NotTaken::Fixed);
+    }
+    let mut claims = claims(objects, &network);
+    let others = objects.of_kind(Kind::Lease).filter_map(lease).filter(|lease| lease.network == network.name);
+    for other in others.filter(|lease| lease.guest != guest.name) {
+        claims.extend(other.addresses.iter().map(|addr| (*addr, Object::from(other.clone()).key())));
+    }
+    let mut addresses = brought.addresses;
+    for addr in &addresses {
+        if !is_on_link(&network, *addr) {
+            return Err(NotTaken::OffLink(*addr));
+        }
+        if let Some(who) = claims.remove(addr) {
+            return Err(NotTaken::Taken(*addr, who));
+        }
+    }
+    // It keeps the address that it leased here, of a family of which it brings none.
+    let own = own.and_then(lease).filter(|lease| lease.network == network.name);
+    let lacks = |addr: &IpAddr| addresses.iter().all(|have| have.is_ipv4() != addr.is_ipv4());
+    let kept: Vec<IpAddr> = own.iter().flat_map(|lease| &lease.addresses).copied().filter(lacks).collect();
+    addresses.extend(kept);
+    let mac = brought.mac.filter(|_| guest.mac.is_none());
+    let mut next = objects.clone();
+    let (guest, network) = (guest.name.clone(), network.name);
+    next.put(Owner::Api, Lease { guest, network, mac, addresses, foreign: true }.into());
+    Ok(next)
+}
+
+/// Returns who has which address in a network by configuration.
+fn claims(objects: &Objects, network: &Network) -> HashMap<IpAddr, Key> {
+    let own = network.gateways.iter().map(IpNet::addr).chain(network.metadata_addresses());
+    let key = Object::from(network.clone()).key();
+    let mut all: HashMap<IpAddr, Key> = own.map(|addr| (addr, key.clone())).collect();
+    for owned in objects.of_kind(Kind::Guest) {
+        if let Object::Guest(guest) = &owned.object {
+            let places = crate::compile::places_of(guest).filter(|(of, _)| *of == network.name);
+            all.extend(places.map(|(_, addr)| (addr, owned.object.key())));
+        }
+    }
+    for owned in objects.of_kind(Kind::Nat) {
+        if let Object::Nat(nat) = &owned.object
+            && nat.outside_network == network.name
+        {
+            all.insert(nat.outside, owned.object.key());
+        }
+    }
+    all
+}
+
+/// Returns whether an address can be a guest's: it is in a subnet of the network's gateways, and neither the subnet's own
+/// address nor its broadcast address.
+fn is_on_link(network: &Network, addr: IpAddr) -> bool {
+    let is_of_host = |net: &IpNet| match net {
+        IpNet::V4(v4) if v4.prefix_len() < 31 => {
+            ![v4.network(), v4.broadcast()].map(IpAddr::from).contains(&addr)
+        }
+        _ => true,
+    };
+    network.gateways.iter().any(|net| net.contains(&addr) && is_of_host(net))
 }
 
 /// Gives leases to the guests that lack one, and ends those of guests that need none any more.
@@ -86,6 +177,10 @@ fn lease_to(objects: &mut Objects, network: &Network, guests: &[&Guest]) -> Resu
     let of_pool = |addr: &IpAddr| network.pool.iter().any(|range| range.contains(*addr));
     let others = objects.of_kind(Kind::Lease).filter_map(lease).filter(|lease| lease.network == network.name);
     let mut taken: HashSet<IpAddr> = others.flat_map(|lease| lease.addresses.iter().copied()).collect();
+    let has_foreign =
+        guests.iter().filter_map(|guest| lease(get(objects, &guest.name)?)).any(|lease| lease.foreign);
+    // An address that the configuration gave to somebody since is not the guest's any more.
+    let claims = if has_foreign { claims(objects, network) } else { HashMap::new() };
     for guest in guests {
         let before = get(objects, &guest.name);
         if before.is_some_and(|owned| owned.owner != Owner::Api) {
@@ -93,7 +188,11 @@ fn lease_to(objects: &mut Objects, network: &Network, guests: &[&Guest]) -> Resu
         }
         let before = before.and_then(lease).filter(|lease| lease.network == network.name).cloned();
         let kept = before.as_ref().map(|lease| &lease.addresses[..]).unwrap_or_default();
-        let mut addresses: Vec<IpAddr> = kept.iter().filter(|addr| of_pool(addr)).copied().collect();
+        let is_foreign = before.as_ref().is_some_and(|lease| lease.foreign);
+        let stays = |addr: &&IpAddr| {
+            of_pool(addr) || is_foreign && is_on_link(network, **addr) && !claims.contains_key(*addr)
+        };
+        let mut addresses: Vec<IpAddr> = kept.iter().filter(stays).copied().collect();
         for v4 in [true, false] {
             let ranges: Vec<_> = network.pool.iter().filter(|range| range.is_ipv4() == v4).copied().collect();
             if ranges.is_empty() || addresses.iter().any(|addr| addr.is_ipv4() == v4) {
@@ -112,7 +211,9 @@ fn lease_to(objects: &mut Objects, network: &Network, guests: &[&Guest]) -> Resu
         addresses.sort_by_key(IpAddr::is_ipv6);
         taken.extend(addresses.iter().copied());
         let mac = before.as_ref().and_then(|lease| lease.mac).filter(|_| guest.mac.is_none());
-        let lease = Lease { guest: guest.name.clone(), network: network.name.clone(), mac, addresses };
+        let foreign = !addresses.iter().all(of_pool);
+        let (guest, network) = (guest.name.clone(), network.name.clone());
+        let lease = Lease { guest, network, mac, addresses, foreign };
         if before.as_ref() != Some(&lease) {
             objects.put(Owner::Api, lease.into());
         }

@@ -452,12 +452,13 @@ impl Viaduct for Service {
     }
 
     async fn import_guest(&self, request: Request<Streaming<v1::GuestState>>) -> Reply<v1::ImportGuestReply> {
-        let (view, peer, mut parts) = (self.view(), peer(&request), request.into_inner());
+        let (view, peer, by) = (self.view(), peer(&request), author(&request, "import guest"));
+        let mut parts = request.into_inner();
         let mut import = Import::new(view);
         while let Some(part) = parts.message().await? {
             import.take(part)?;
         }
-        let (guest, done) = self.blocking(move |_| import.finish()).await?;
+        let (guest, done) = self.blocking(move |core| import.finish(core, by)).await?;
         let (connections, macs) = (done.connections, done.macs);
         tracing::info!(uid = peer.uid, pid = peer.pid, guest, connections, macs, "state of a guest imported");
         Ok(Response::new(done))

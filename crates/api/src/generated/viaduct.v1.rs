@@ -715,6 +715,9 @@ pub struct Lease {
     /// The addresses, at most one of each family.
     #[prost(string, repeated, tag = "4")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether they came with the guest from another host: they stay, although they are not of the pool.
+    #[prost(bool, optional, tag = "5")]
+    pub foreign: ::core::option::Option<bool>,
 }
 /// An object in force, with its owner.
 #[allow(clippy::all)]
@@ -2747,7 +2750,7 @@ pub struct ExportGuestRequest {
     #[prost(bool, tag = "2")]
     pub when_stopped: bool,
 }
-/// A part of a guest's connections and learned MACs.
+/// A part of a guest's connections, learned MACs and lease.
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -2765,6 +2768,25 @@ pub struct GuestState {
     /// MACs that were learned from the guest.
     #[prost(message, repeated, tag = "4")]
     pub macs: ::prost::alloc::vec::Vec<GuestMac>,
+    /// First part: what the guest leased of its network's pool.
+    #[prost(message, optional, tag = "5")]
+    pub lease: ::core::option::Option<GuestLease>,
+}
+/// Addresses that a guest leased.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GuestLease {
+    /// The guest's network.
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// The MAC of its first DHCP message, if its entry has none.
+    #[prost(string, optional, tag = "2")]
+    pub mac: ::core::option::Option<::prost::alloc::string::String>,
+    /// The addresses, at most one of each family.
+    #[prost(string, repeated, tag = "3")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A connection of a guest.
 #[allow(clippy::all)]
@@ -2894,6 +2916,9 @@ pub struct ImportGuestReply {
     /// Entries that were left out, by reason.
     #[prost(message, repeated, tag = "3")]
     pub left_out: ::prost::alloc::vec::Vec<LeftOut>,
+    /// Leased addresses that the guest keeps.
+    #[prost(string, repeated, tag = "4")]
+    pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Entries that an import left out.
 #[allow(clippy::all)]

@@ -173,6 +173,9 @@ pub struct Lease {
     pub mac: Option<Mac>,
     /// The guest's addresses: at most one of each family.
     pub addresses: Vec<IpAddr>,
+    /// Whether the addresses came with the guest from another host: they stay, although they are not of the pool.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
 }
 
 impl Lease {
@@ -192,7 +195,8 @@ impl Lease {
         if addresses.len() > MAX_ADDRESSES || twice(true) || twice(false) {
             r.problem(Some("addresses"), "a lease has at most one address of each family");
         }
-        let read = || Some(Self { guest: guest?, network: network?, mac, addresses });
+        let foreign = r.get("foreign").unwrap_or_default();
+        let read = || Some(Self { guest: guest?, network: network?, mac, addresses, foreign });
         (read(), r.finish())
     }
 }

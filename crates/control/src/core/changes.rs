@@ -9,7 +9,7 @@ use super::with_file::WithFile;
 use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
 use crate::compile;
 use crate::history::Author;
-use crate::leases;
+use crate::leases::{self, Brought};
 use crate::object_change::describe;
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, PortSpec};
@@ -112,6 +112,22 @@ impl Core {
         let taken = (!dry_run && self.config.read().is_ok_and(is_own)).then(|| digest.clone());
         let how = || Switching { durability: Durability::Disk, taken: taken.clone(), ..Switching::by(by) };
         self.change(draft, how, |state, before, _| self.wait(state, confirm, before))
+    }
+
+    /// Gives a guest the addresses that it leased on another host.
+    ///
+    /// # Errors
+    /// It can't have them here.
+    pub(crate) fn bring_lease(&self, by: Author, guest: &str, brought: &Brought) -> Result<(), Error> {
+        let key = Key { kind: Kind::Guest, network: None, name: guest.to_owned() };
+        let draft = |state: &State| {
+            let Some(Object::Guest(guest)) = state.objects.get(&key).map(|owned| &owned.object) else {
+                return Err(Error::NotFound(format!("there is no {key}")));
+            };
+            let objects = leases::brought(&state.objects, guest, brought.clone());
+            Draft::of(state, objects.map_err(|e| Error::Conflict(e.to_string()))?).map(Step::Make)
+        };
+        self.change(draft, || Switching::by(by), |_, _, _| {}).map(drop)
     }
 
     /// Checks a change and says what it would do.

@@ -1,12 +1,14 @@
-//! State of a guest's traffic, on its way from one host to another: connections and learned MACs.
+//! State of a guest, on its way from one host to another: connections, learned MACs, and what it leased.
 //!
 //! Policers are left out: a migration takes longer than their buckets take to fill. Floating addresses have
 //! no state besides connections, which are remembered by their inside addresses.
 
 use super::Service;
 use crate::core::{Core, View};
-use api::v1::{self, GuestConnection, GuestMac, GuestState, GuestTcp, GuestTcpSide};
-use config::{Guest, Key, Kind, Object};
+use crate::history::Author;
+use crate::leases::{self, Brought};
+use api::v1::{self, GuestConnection, GuestLease, GuestMac, GuestState, GuestTcp, GuestTcpSide};
+use config::{Guest, Key, Kind, Lease, Object};
 use executor::{Counters, FlowInfo};
 use ipnet::IpNet;
 use model::tcp::{Edge, UNSCALED};
@@ -32,8 +34,8 @@ const MOST_MACS: usize = 4096;
 /// How often we look whether a guest has stopped: nobody carries its packets meanwhile.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The place of a guest in a network: its addresses, and the prefixes for which it forwards. A guest without
-/// addresses may use any.
+/// The place of a guest in a network: its addresses, also leased ones, and the prefixes for which it forwards. A guest
+/// without addresses may use any.
 struct Place {
     vrf: Vrf,
     addresses: Vec<IpAddr>,
@@ -52,7 +54,10 @@ impl Place {
 /// The guest whose state is exported or imported.
 struct Subject {
     vif: VifId,
+    /// The guest's place in its own network, then those of its VLANs.
     places: Vec<Place>,
+    /// Addresses that it brings into its own network.
+    brought: Vec<IpAddr>,
     /// The source MACs that the guest may use.
     mac: Option<Mac>,
     macs: Vec<Mac>,
@@ -65,14 +70,21 @@ impl Subject {
             let (addresses, allowed) = (addresses.to_vec(), allowed.to_vec());
             Some(Place { vrf: vrf(network)?, addresses, allowed })
         };
-        let own = place(&guest.network, &guest.addresses, &guest.allowed);
+        let lease = lease_of(view, &guest.name);
+        let leased = lease.map_or(&[][..], |lease| &lease.addresses);
+        let own = place(&guest.network, &[&guest.addresses, leased].concat(), &guest.allowed);
         let vlans = guest.vlans.iter().map(|vlan| place(&vlan.network, &vlan.addresses, &vlan.allowed));
         let vif = view.ids.vif(&guest.name).ok_or_else(|| missing(&guest.name))?;
         let places = own.into_iter().chain(vlans.flatten()).collect();
-        Ok(Self { vif, places, mac: guest.mac, macs: guest.macs.clone() })
+        Ok(Self { vif, places, brought: Vec::new(), mac: guest.mac, macs: guest.macs.clone() })
     }
 
     fn has(&self, end: &Endpoint) -> bool {
+        let is_own = |own: &Place| own.vrf == end.vrf && self.brought.contains(&end.addr);
+        self.has_here(end) || self.places.first().is_some_and(is_own)
+    }
+
+    fn has_here(&self, end: &Endpoint) -> bool {
         self.places.iter().any(|place| place.has(end))
     }
 
@@ -94,6 +106,12 @@ fn guest_of<'a>(view: &'a View, name: &str) -> Result<&'a Guest, Status> {
         Some(Object::Guest(guest)) => Ok(guest),
         _ => Err(missing(name)),
     }
+}
+
+/// Returns what a guest leased.
+fn lease_of<'a>(view: &'a View, guest: &str) -> Option<&'a Lease> {
+    let key = Key { kind: Kind::Guest, network: None, name: guest.to_owned() };
+    leases::of(&view.objects, &view.objects.get(&key)?.object)
 }
 
 /// Checks that no program of the guest uses a verbs device, because programs can't move, unless the guest's
@@ -138,6 +156,11 @@ pub(super) fn export(core: &Core, name: &str) -> Result<Vec<GuestState>, Status>
         version: VERSION,
         guest: name.to_owned(),
         macs: learned.map(mac).collect(),
+        lease: lease_of(&view, name).map(|lease| GuestLease {
+            network: lease.network.clone(),
+            mac: lease.mac.map(|mac| mac.to_string()),
+            addresses: lease.addresses.iter().map(ToString::to_string).collect(),
+        }),
         ..GuestState::default()
     };
     let part = |of: &[GuestConnection]| GuestState { connections: of.to_vec(), ..GuestState::default() };
@@ -205,6 +228,7 @@ pub(super) struct Import {
     of: Option<(String, Subject)>,
     flows: Vec<FlowInfo>,
     macs: Vec<(Learn, Seconds)>,
+    lease: Option<Brought>,
     /// Number of entries that do not fit this host, by reason.
     left_out: BTreeMap<String, u64>,
     /// Entries read so far.
@@ -214,7 +238,7 @@ pub(super) struct Import {
 impl Import {
     pub(super) fn new(view: Arc<View>) -> Self {
         let (flows, macs, left_out) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { view, of: None, flows, macs, left_out, read: [0; 2] }
+        Self { view, of: None, flows, macs, lease: None, left_out, read: [0; 2] }
     }
 
     /// Reads and checks a part.
@@ -241,13 +265,24 @@ impl Import {
         Ok(())
     }
 
-    fn begin(&self, part: &GuestState) -> Result<(String, Subject), Status> {
+    fn begin(&mut self, part: &GuestState) -> Result<(String, Subject), Status> {
         if part.version != VERSION {
             let text = format!("a guest's state of version {}; this daemon reads {VERSION}", part.version);
             return Err(super::invalid(text));
         }
-        let guest = guest_of(&self.view, &part.guest)?;
-        Ok((part.guest.clone(), Subject::of(&self.view, guest)?))
+        let view = self.view.clone();
+        let guest = guest_of(&view, &part.guest)?;
+        let mut subject = Subject::of(&view, guest)?;
+        if let Some(of) = &part.lease {
+            let brought = read_lease(of).map_err(|why| super::invalid(format!("lease: {why}")))?;
+            if of.network != guest.network {
+                self.leave_out("its lease is of a network that the guest is not in here", 1);
+            } else if !brought.addresses.iter().all(|addr| guest.addresses.contains(addr)) {
+                subject.brought.clone_from(&brought.addresses);
+                self.lease = Some(brought);
+            }
+        }
+        Ok((part.guest.clone(), subject))
     }
 
     /// Counts an entry of the import, and returns its number.
@@ -264,9 +299,13 @@ impl Import {
         let found = self.view.network(name).map(|network| network.vrf);
         if found.is_none() {
             // The reason does not name the network, so unknown names can't fill the memory.
-            *self.left_out.entry("its network is not on this host".to_owned()).or_default() += 1;
+            self.leave_out("its network is not on this host", 1);
         }
         found
+    }
+
+    fn leave_out(&mut self, reason: &str, entries: usize) {
+        *self.left_out.entry(reason.to_owned()).or_default() += entries as u64;
     }
 
     fn flow(&mut self, subject: &Subject, of: &GuestConnection) -> Result<Option<FlowInfo>, String> {
@@ -323,24 +362,63 @@ impl Import {
         Ok(Some(Learn { vrf, mac, at: BridgeTarget::Vif(subject.vif) }))
     }
 
+    /// Gives the guest the addresses that it brings, and returns them. If it can't have them here, it asks anew, and its
+    /// connections by them are left out.
+    fn bring(&mut self, core: &Core, by: Author, name: &str, subject: &Subject) -> Vec<IpAddr> {
+        let Some(brought) = self.lease.take() else { return Vec::new() };
+        let addresses = brought.addresses.clone();
+        let Err(e) = core.bring_lease(by, name, &brought) else { return addresses };
+        let why: Vec<String> = e.to_string().lines().map(str::to_owned).collect();
+        self.leave_out(&format!("its lease: {}", why.join("; ")), 1);
+        let before = self.flows.len();
+        self.flows.retain(|flow| {
+            let FlowKey { src, dst, .. } = &flow.key;
+            subject.has_here(if flow.charged.1 { dst } else { src })
+        });
+        self.leave_out("by an address that the guest does not have here", before - self.flows.len());
+        Vec::new()
+    }
+
     /// Enters the whole import; returns the guest's name and what was done.
     ///
     /// # Errors
     /// Nothing was read.
-    pub(super) fn finish(mut self) -> Result<(String, v1::ImportGuestReply), Status> {
-        let Some((name, _)) = self.of.take() else {
+    pub(super) fn finish(
+        mut self,
+        core: &Core,
+        by: Author,
+    ) -> Result<(String, v1::ImportGuestReply), Status> {
+        let Some((name, subject)) = self.of.take() else {
             return Err(super::invalid("there is no guest's state in it"));
         };
+        let addresses = self.bring(core, by, &name, &subject);
+        let addresses = addresses.iter().map(ToString::to_string).collect();
         let executor = &self.view.executor;
         let (flows, macs) = (executor.enter_flows(&self.flows), executor.enter_learned(&self.macs));
-        let known = "known here already, timed out, or beyond the guest's share";
-        let mut left_out = self.left_out;
-        *left_out.entry(known.to_owned()).or_default() +=
-            (self.flows.len() - flows + self.macs.len() - macs) as u64;
-        let left_out = left_out.into_iter().filter(|(_, count)| *count > 0);
+        let known = self.flows.len() - flows + self.macs.len() - macs;
+        self.leave_out("known here already, timed out, or beyond the guest's share", known);
+        let left_out = self.left_out.into_iter().filter(|(_, count)| *count > 0);
         let left_out = left_out.map(|(reason, count)| v1::LeftOut { reason, count }).collect();
-        Ok((name, v1::ImportGuestReply { connections: flows as u64, macs: macs as u64, left_out }))
+        let (connections, macs) = (flows as u64, macs as u64);
+        Ok((name, v1::ImportGuestReply { connections, macs, left_out, addresses }))
     }
+}
+
+fn read_lease(of: &GuestLease) -> Result<Brought, String> {
+    let addresses: Vec<IpAddr> = of.addresses.iter().map(|addr| address(addr)).collect::<Result<_, _>>()?;
+    match &addresses[..] {
+        [_] => {}
+        [one, other] if one.is_ipv4() != other.is_ipv4() => {}
+        _ => return Err("a lease has one address, or one of each family".to_owned()),
+    }
+    let mac = |text: &String| {
+        let mac: Mac = text.parse().map_err(|_| format!("{text:?} is no MAC"))?;
+        match mac.is_group() || mac.is_zero() || mac == model::GATEWAY_MAC {
+            true => Err(format!("{mac} is no guest's MAC")),
+            false => Ok(mac),
+        }
+    };
+    Ok(Brought { mac: of.mac.as_ref().map(mac).transpose()?, addresses })
 }
 
 const SEEN: u8 = Connection::FIN | Connection::REPLY_FIN | Connection::BOTH_WAYS;

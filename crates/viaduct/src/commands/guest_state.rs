@@ -35,6 +35,9 @@ pub async fn import(on: &mut Context, name: String, file: &Path) -> Result<(), F
         return print_json(&value(&done));
     }
     print(&format!("{} connections and {} MACs\n", done.connections, done.macs))?;
+    if !done.addresses.is_empty() {
+        print(&format!("keeps what it leased: {}\n", done.addresses.join(", ")))?;
+    }
     done.left_out.iter().try_for_each(|left| print(&format!("left out: {} ({})\n", left.count, left.reason)))
 }
 

@@ -465,6 +465,7 @@ pub async fn lease(on: &mut Context, mut action: Option<Action<LeaseArgs>>) -> R
         ("NETWORK", "network"),
         ("MAC", "mac"),
         ("ADDRESSES", "addresses"),
+        ("FOREIGN", "foreign"),
         ("OWNER", "owner"),
     ];
     Noun { name: "lease", keys: &["guest"], kind: Kind::Lease, network: None, columns }

@@ -1,5 +1,7 @@
 //! Tests that exported state can be imported, and that other state is refused.
 
+mod leases;
+
 use super::*;
 use crate::core::tests::fake::{FakeExecutor, FakePorts, Log};
 use crate::core::tests::{FILE, VERBS, config_file};
@@ -9,10 +11,18 @@ use executor::Executor;
 
 /// Starts a host with guest vm1, 10.1.1.1.
 fn host() -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
-    let (executor, dir) = (Arc::new(FakeExecutor::default()), tempfile::tempdir().unwrap());
+    start(&format!("{FILE}{VERBS}"))
+}
+
+fn start(text: &str) -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
+    start_in(tempfile::tempdir().unwrap(), text)
+}
+
+/// Starts a host whose store is in `dir`.
+fn start_in(dir: tempfile::TempDir, text: &str) -> (Core, Arc<FakeExecutor>, tempfile::TempDir) {
+    let executor = Arc::new(FakeExecutor::default());
     let ports = Arc::new(FakePorts::new(Log::default()));
-    let text = format!("{FILE}{VERBS}");
-    let (file, config) = (config::parse(&text).unwrap(), config_file(dir.path(), &text));
+    let (file, config) = (config::parse(text).unwrap(), config_file(dir.path(), text));
     let store = Store::open(dir.path()).unwrap();
     let core = Core::start(&file, config, "/run/x".into(), store, executor.clone(), ports, None).unwrap();
     (core, executor, dir)
@@ -34,7 +44,7 @@ fn flows(vif: VifId) -> Vec<FlowInfo> {
 fn import(core: &Core, parts: Vec<GuestState>) -> Result<v1::ImportGuestReply, Status> {
     let mut import = Import::new(core.view());
     parts.into_iter().try_for_each(|part| import.take(part))?;
-    Ok(import.finish()?.1)
+    Ok(import.finish(core, Author::daemon("test"))?.1)
 }
 
 fn listed(executor: &FakeExecutor) -> Vec<FlowInfo> {
@@ -171,6 +181,10 @@ fn change(parts: &mut [GuestState], field: u8, value: u32) {
         17 => parts[0].version = value,
         18 => parts[0].guest = text,
         19 => parts[0].macs.push(GuestMac { network: "blue".to_owned(), mac: text }),
+        21 => {
+            let lease = GuestLease { network: "blue".to_owned(), mac: None, addresses: vec![text] };
+            parts[0].lease = Some(lease);
+        }
         20 => parts[0].macs.push(GuestMac { network: text, mac: "02:00:00:00:00:01".to_owned() }),
         _ => {}
     }

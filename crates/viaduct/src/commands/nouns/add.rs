@@ -177,7 +177,8 @@ pub fn forward(network: String, args: ForwardArgs) -> Vec<Object> {
 
 pub fn lease(args: LeaseArgs) -> Result<Vec<Object>, Failure> {
     let LeaseArgs { guest, network, mac, addresses } = args;
-    Ok(vec![Object::Lease(v1::Lease { guest, network: network.unwrap_or_default(), mac, addresses })])
+    let network = network.unwrap_or_default();
+    Ok(vec![Object::Lease(v1::Lease { guest, network, mac, addresses, foreign: None })])
 }
 
 pub fn nat(network: String, args: NatArgs) -> Vec<Object> {

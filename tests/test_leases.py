@@ -1,0 +1,99 @@
+"""Leases that a guest takes along to another host."""
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+
+from lab import Config, eventually
+from lab.host import binary
+from test_services import bare, leases, udhcpc
+
+MAC = "02:00:00:00:02:01"
+POOLS = {
+    "a": ["10.2.1.100-10.2.1.103", "fd00:2::1000/116"],
+    "b": ["10.2.1.200-10.2.1.203", "fd00:2::2000/116"],
+}
+
+
+def config_of(name, **keys):
+    """Configures a host where guest c1 and another guest lease addresses."""
+    config = Config(name)
+    gateways = ["10.2.1.254/24", "fd00:2::ffff/64"]
+    config.add(
+        "network", name="green", vrf=2, gateways=gateways, dhcp=True, ra=True, dns=True, domain="green", pool=POOLS[name]
+    )
+    # The guest is the same container, by another device.
+    config.add("guest", **{"name": "c1", "network": "green", "kind": "tap", "device": f"tapc1{name}"} | keys)
+    return config.add("guest", name=f"other{name}", network="green", kind="tap", device=f"tapo{name}")
+
+
+def move(here, there, tmp_path):
+    """Takes the state of guest c1 along to another host; returns what was done there."""
+    state = tmp_path / "state"
+    words = ["sh", "-c", 'exec "$0" --run-dir "$1" guest export c1 > "$2"', binary("viaduct"), here.run_dir, state]
+    here.namespace.run(words)
+    return there.viaduct("guest", "import", "c1", state)
+
+
+def guest_at(lab, host):
+    """Returns the guest's container at this host, with the guest's MAC."""
+    container = bare(lab, host, "c1")
+    container.namespace.ip("link set", container.device, "address", MAC)
+    return container
+
+
+@pytest.fixture
+def hosts(lab):
+    return {name: lab.host(config_of(name)) for name in POOLS}
+
+
+def test_a_guest_keeps_its_addresses(hosts, lab, tmp_path):
+    a, b = hosts["a"], hosts["b"]
+    c1 = guest_at(lab, a)
+    address = udhcpc(c1, tmp_path)["ip"]
+    eventually(lambda: leases(a)["c1"]["mac"] == MAC, "the MAC is in the lease")
+    leased = leases(a)["c1"]["addresses"]
+    assert address == leased[0] != leases(b)["c1"]["addresses"][0]
+    c1.namespace.ip("link set", c1.device, "down")
+
+    done = move(a, b, tmp_path)
+    assert done["addresses"] == leased, done
+    assert not any("lease" in left["reason"] for left in done.get("left_out", [])), done
+    lease = leases(b)["c1"]
+    assert (lease["addresses"], lease["foreign"]) == (leased, True), lease
+    assert leases(b)["otherb"]["addresses"][0].startswith("10.2.1.20")
+    c1, other = guest_at(lab, b), bare(lab, b, "otherb")
+    # It goes on with its address at once, renews it, and is found by its name.
+    assert udhcpc(c1, tmp_path, "-r", address)["ip"] == address
+    udhcpc(other, tmp_path)
+    other.expect_ping(address)
+    assert leases(b)["c1"]["mac"] == MAC
+    asked = other.run(["busybox", "nslookup", "-type=a", "c1.green", "10.2.1.254"]).stdout
+    assert address in asked, asked
+    # No other address is its own, and its MAC is the one that it came with.
+    frame = lambda mac, src: bytes(Ether(src=mac, dst="00:00:5e:00:01:00") / IP(src=src, dst="10.2.1.254") / UDP())
+    said = lambda mac, src: b.viaduct("explain", "--in", "c1", frame(mac, src).hex()).get("reason")
+    assert said(MAC, "10.2.1.77") == "address_spoofed" and said("02:00:00:00:99:99", address) == "mac_spoofed"
+    # Over a crash as well, and a change of the configuration.
+    b.kill()
+    b.start()
+    b.apply(config_of("b", hostname="c1"))
+    assert leases(b)["c1"]["addresses"] == leased
+    # Given back, it has an address of this pool.
+    b.viaduct("lease", "del", "c1")
+    assert leases(b)["c1"]["addresses"][0].startswith("10.2.1.20")
+    assert udhcpc(c1, tmp_path, "-r", address)["ip"].startswith("10.2.1.20")
+
+
+def test_an_address_that_somebody_has_stays_behind(hosts, lab, tmp_path):
+    a, b = hosts["a"], hosts["b"]
+    address = leases(a)["c1"]["addresses"][0]
+    before = leases(b)["c1"]["addresses"]
+    mac = ("--mac", "02:00:00:00:02:09")
+    b.call("guest", "add", "taken", "--network", "green", "--kind", "tap", "--device", "tapx", *mac, "--address", address)
+    done = move(a, b, tmp_path)
+    assert not done.get("addresses") and leases(b)["c1"]["addresses"] == before, done
+    reasons = [left["reason"] for left in done["left_out"]]
+    assert f'its lease: {address} belongs to guest "taken" here' in reasons, done
+    # A guest that asks for it is refused, and gets another.
+    assert udhcpc(guest_at(lab, b), tmp_path, "-r", address)["ip"] == before[0]
