@@ -96,4 +96,8 @@ impl Talk for Stream {
             _ => self.ended = true,
         }
     }
+
+    fn held(&self) -> usize {
+        self.answers.len()
+    }
 }

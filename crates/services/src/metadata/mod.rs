@@ -219,6 +219,11 @@ impl Talk for Exchange {
         }
     }
 
+    /// Returns the length of a response that came from outside: other answers are of the plan.
+    fn held(&self) -> usize {
+        self.answer.as_ref().filter(|_| self.waits).map_or(0, |answer| answer.head.len())
+    }
+
     fn follow(&mut self, plan: &Arc<Plan>) {
         self.plan = plan.clone();
     }

@@ -8,7 +8,7 @@ mod v6;
 use crate::frame::Datagram;
 use crate::{Binding, Plan, Refused};
 use packet::Mac;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Most messages of a guest that wait for an answer, and for how long, seconds.
@@ -34,11 +34,11 @@ struct Client {
     mac: Mac,
     id: Id,
     /// When it asked, seconds.
-    asked: u64,
+    at: u64,
 }
 
 /// The part of a message by which its answer is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Id {
     V4 { xid: u32 },
     V6 { xid: [u8; 3], peer: Ipv6Addr },
@@ -56,37 +56,69 @@ impl Relayed {
     }
 }
 
-/// The guests that wait for answers, by the numbers of their interfaces.
+/// The guests that wait for answers. An answer finds its guest by its own bytes, however many guests wait.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(BTreeMap<u16, VecDeque<Client>>);
+pub(crate) struct Waiting {
+    clients: HashMap<Id, Vec<Client>>,
+    /// The messages of each guest, the oldest first, by the numbers of their interfaces.
+    asked: BTreeMap<u16, VecDeque<Asked>>,
+}
+
+/// A message of a guest: when it came, from which MAC, and how its answer is found.
+type Asked = (u64, Mac, Id);
 
 impl Waiting {
     /// Notes who asks. The oldest message of the guest makes room for this one.
-    pub(crate) fn note(&mut self, asked: &Relayed, now: u64) {
-        let client = Client { asked: now, ..asked.client.clone() };
-        let its = self.0.entry(client.number).or_default();
-        its.retain(|other| other.is_waiting(now) && (other.mac, other.id) != (client.mac, client.id));
-        if its.len() == MOST {
-            its.pop_front();
-        }
-        its.push_back(client);
+    pub(crate) fn note(&mut self, relayed: &Relayed, now: u64) {
+        let client = Client { at: now, ..relayed.client.clone() };
+        let its = self.asked.entry(client.number).or_default();
+        let is_gone = |(at, mac, id): &Asked| !is_waiting(*at, now) || (*mac, *id) == (client.mac, client.id);
+        let (gone, mut left): (VecDeque<_>, VecDeque<_>) = its.drain(..).partition(is_gone);
+        let oldest = if left.len() == MOST { left.pop_front() } else { None };
+        left.push_back((now, client.mac, client.id));
+        *its = left;
+        gone.into_iter().chain(oldest).for_each(|asked| forget(&mut self.clients, client.number, asked));
+        self.clients.entry(client.id).or_default().push(client);
     }
 
     /// Forgets guests that are gone.
     pub(crate) fn keep(&mut self, plan: &Plan) {
-        self.0.retain(|number, _| plan.bindings.contains_key(number));
+        let Self { clients, asked } = self;
+        asked.retain(|number, its| {
+            let is_there = plan.bindings.contains_key(number);
+            if !is_there {
+                its.drain(..).for_each(|asked| forget(clients, *number, asked));
+            }
+            is_there
+        });
     }
 
-    fn find(&self, now: u64, is_it: impl Fn(&Client) -> bool) -> Option<&Client> {
-        self.0.values().flatten().find(|client| client.is_waiting(now) && is_it(client))
+    /// Returns how many messages wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.clients.values().map(Vec::len).sum()
+    }
+
+    fn find(&self, id: Id, now: u64, is_it: impl Fn(&Client) -> bool) -> Option<&Client> {
+        self.clients.get(&id)?.iter().find(|client| is_waiting(client.at, now) && is_it(client))
+    }
+}
+
+/// Returns whether who asked at this time waits for the answer.
+const fn is_waiting(at: u64, now: u64) -> bool {
+    now < at + PATIENCE
+}
+
+fn forget(clients: &mut HashMap<Id, Vec<Client>>, number: u16, (_, mac, id): Asked) {
+    if let Some(those) = clients.get_mut(&id) {
+        those.retain(|client| (client.number, client.mac) != (number, mac));
+        if those.is_empty() {
+            clients.remove(&id);
+        }
     }
 }
 
 impl Client {
-    const fn is_waiting(&self, now: u64) -> bool {
-        now < self.asked + PATIENCE
-    }
-
     /// Returns the guest as it is now, if this server still serves it.
     fn binding<'a>(&self, plan: &'a Plan, server: IpAddr) -> Option<&'a Binding> {
         let binding = plan.bindings.get(&self.number).filter(|binding| binding.guest == self.guest)?;
@@ -108,7 +140,7 @@ pub(crate) fn forward((number, guest): (u16, &Binding), asked: &Datagram<'_>) ->
     if servers.is_empty() {
         return Err(Refused::NotOurs);
     }
-    let client = Client { number, guest: guest.guest.clone(), mac: asked.from, id, asked: 0 };
+    let client = Client { number, guest: guest.guest.clone(), mac: asked.from, id, at: 0 };
     Ok(Relayed { servers, network: network.name.clone(), message, client })
 }
 
@@ -126,12 +158,12 @@ pub(crate) fn back(plan: &Plan, waiting: &Waiting, from: (IpAddr, &[u8]), now: u
     let (client, frame) = match server {
         IpAddr::V4(_) => {
             let answer = v4::Answer::read(datagram)?;
-            let client = waiting.find(now, |client| answer.is_for(client) && is_its(client))?;
+            let client = waiting.find(answer.id(), now, |client| answer.is_for(client) && is_its(client))?;
             (client, answer.frame(plan, client.binding(plan, server)?))
         }
         IpAddr::V6(_) => {
             let answer = v6::Answer::read(datagram)?;
-            let client = waiting.find(now, |client| answer.is_for(client) && is_its(client))?;
+            let client = waiting.find(answer.id(), now, |client| answer.is_for(client) && is_its(client))?;
             (client, answer.frame(plan, client.binding(plan, server)?, client.mac))
         }
     };

@@ -94,10 +94,15 @@ impl<'a> Answer<'a> {
         Some(Self { read, yiaddr, guest, bytes })
     }
 
+    /// Returns how its guest is found.
+    pub(super) fn id(&self) -> Id {
+        Id::V4 { xid: self.read.xid }
+    }
+
     pub(super) fn is_for(&self, client: &Client) -> bool {
         let named = client.guest.as_bytes();
         let is_named = self.guest.is_none_or(|guest| guest == &named[..named.len().min(MAX_CIRCUIT)]);
-        is_named && client.mac == self.read.mac && client.id == Id::V4 { xid: self.read.xid }
+        is_named && client.mac == self.read.mac
     }
 
     /// Returns the frame for the guest: without what is between relay and server.

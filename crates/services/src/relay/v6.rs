@@ -76,8 +76,13 @@ impl<'a> Answer<'a> {
         (is_answer && is_relays).then_some(Self { peer, guest: guest?, message, xid: *xid })
     }
 
+    /// Returns how its guest is found.
+    pub(super) fn id(&self) -> Id {
+        Id::V6 { xid: self.xid, peer: self.peer }
+    }
+
     pub(super) fn is_for(&self, client: &Client) -> bool {
-        client.guest.as_bytes() == self.guest && client.id == Id::V6 { xid: self.xid, peer: self.peer }
+        client.guest.as_bytes() == self.guest
     }
 
     /// Returns the frame for the guest.

@@ -121,6 +121,11 @@ impl Connection {
         self.since
     }
 
+    /// Returns the bytes of answers that wait for the client.
+    pub(super) fn held(&self) -> usize {
+        self.talk.held()
+    }
+
     fn state(&self) -> State {
         self.sockets.get::<Socket<'_>>(self.socket).state()
     }

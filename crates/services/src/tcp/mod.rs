@@ -19,6 +19,8 @@ use std::time::Duration;
 /// Most connections of a guest's interface, and of all.
 const MOST: usize = 8;
 const MOST_OF_ALL: usize = 4096;
+/// Most bytes of answers that wait for all clients to take them.
+const HELD: usize = 32 << 20;
 /// Flags of a segment.
 const SYN: u8 = 2;
 const RST: u8 = 4;
@@ -40,8 +42,12 @@ pub(crate) trait Talk: std::fmt::Debug + Send {
     fn questions(&mut self) -> Vec<Vec<u8>> {
         Vec::new()
     }
-    /// Takes the answer to such a question.
+    /// Takes the answer to such a question; an empty one if there is none.
     fn deliver(&mut self, _message: &[u8]) {}
+    /// Returns the bytes of memory that such answers take.
+    fn held(&self) -> usize {
+        0
+    }
     /// Takes the outcome, once.
     fn outcome(&mut self) -> Option<Result<(), Refused>> {
         None
@@ -140,7 +146,35 @@ impl Connections {
         if is_removed { Ok(()) } else { Err(Refused::TooMany) }
     }
 
-    /// Hands the answer to a question over, if the connection is still there; returns whether it is.
+    /// Makes room for an answer of `len` bytes to a guest's interface. If all answers are too long, the longest goes of
+    /// the interface that has most, with its connection, while that is more than this one has. Returns whether there is
+    /// room.
+    fn hold(&mut self, number: u16, len: usize) -> bool {
+        let held = |all: &[Connection]| all.iter().map(Connection::held).sum::<usize>();
+        let own = self.guests.get(&number).map_or(0, |all| held(all)) + len;
+        loop {
+            let mut room = HELD;
+            let mut richest = (own, None);
+            for all in self.guests.values_mut() {
+                let has = held(all);
+                room = room.saturating_sub(has);
+                if has > richest.0 {
+                    richest = (has, Some(all));
+                }
+            }
+            match richest {
+                _ if len <= room => return true,
+                (_, None) => return false,
+                (_, Some(all)) => {
+                    let longest = all.iter().enumerate().max_by_key(|(_, its)| its.held());
+                    longest.map(|(at, _)| at).into_iter().for_each(|at| drop(all.swap_remove(at)));
+                }
+            }
+        }
+    }
+
+    /// Hands the answer to a question over, if the connection is still there; returns whether it is. If there is no room
+    /// for it, the client is told that there is none.
     pub(crate) fn deliver(
         &mut self,
         (number, connection): (u16, u64),
@@ -148,6 +182,12 @@ impl Connections {
         now: Duration,
         results: &mut Results,
     ) -> bool {
+        let message = if self.hold(number, message.len()) {
+            message
+        } else {
+            results.outcomes.push((number, Err(Refused::TooMany)));
+            &[]
+        };
         let all = self.guests.get_mut(&number);
         let its = all.and_then(|all| all.iter_mut().find(|its| its.number() == connection));
         its.map(|its| its.deliver(message, now).into_results(number, results)).is_some()
@@ -198,3 +238,7 @@ fn is_host(addr: IpAddr) -> bool {
     let is_broadcast = matches!(addr, IpAddr::V4(v4) if v4.is_broadcast());
     !(addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || is_broadcast)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;

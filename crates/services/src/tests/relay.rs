@@ -169,6 +169,13 @@ fn a_guest_asks_so_often_and_no_more() {
     };
     assert_eq!(asked.iter().map(is_waiting).filter(|waits| *waits).count(), 8);
     assert!(ask(30, 6).is_some());
+    // Messages without an answer are forgotten, and so are guests that are gone.
+    let waiting = || services.lock().waiting.len();
+    assert_eq!(waiting(), 8);
+    assert!(ask(30, 100).is_some() && ask(30, 101).is_some());
+    assert_eq!(waiting(), 1);
+    services.follow(Plan { bindings: BTreeMap::new(), ..plan(DhcpOptions::default(), 1500) });
+    assert_eq!(waiting(), 0);
 }
 
 fn ask6(payload: &[u8]) -> Vec<u8> {
