@@ -103,6 +103,16 @@ def test_a_new_daemon_keeps_the_rates_and_loses_nothing(lab):
     assert 0 < max(rates) <= 40 * MOST, rates
 
 
+def test_a_card_leaves_shaped_guests_to_the_host(lab):
+    host, a1, a2 = shaped(lab, a2={"in": {"mbps": 2}}, executor="card-sim")
+    rates = measured(host, a1, a2, A2.address, ("a2", "tx_bytes"))
+    assert 0 < max(rates) <= 2 * MOST, rates
+    assert vif(host, "a2")["shape"]["in_waited"] > 0
+    punted = {row["reason"] for row in host.viaduct("status")["card"]["punted"]}
+    # What comes to it, and what it sends.
+    assert {"nexthop", "host_port"} <= punted, punted
+
+
 def test_shapers_are_shown(lab):
     host, a1, a2 = shaped(lab, a1={"out": {"mbps": 50}}, a2={"in": {"mbps": 40}}, metrics="127.0.0.1:9101")
     tcp_rate(a1, a2, A2.address, options=("-n", "4M"))

@@ -1,6 +1,7 @@
 """Linux guests in QEMU: both roles of the socket, both kinds of ring, several queues."""
 
 import re
+import time
 
 import pytest
 
@@ -95,6 +96,24 @@ def test_guest_sends_by_both_queues(guests):
     # Packets that come from the guest: each worker chooses in which queue the guest is given packets.
     sent = [int(count) for count in re.findall(r"tx_?(?:queue_)?\d+_packets: (\d+)", counts)]
     assert len(sent) == 2 and all(sent), counts
+
+
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_shaped_machines_keep_to_the_rate(guests, way):
+    """Both kinds of ring, and both roles of the socket: what is over the rate waits, and little is lost."""
+    mbps, vm, host = 8, guests["a1" if way == "out" else "a2"], guests["a1"].host
+    host.call("guest", "set", vm.name, f"shape={{ {way} = {{ mbps = {mbps} }} }}", "--take-over")
+    try:
+        counted = "rx_bytes" if way == "out" else "tx_bytes"
+        before, began = vif(host, vm.name), time.monotonic()
+        assert tcp_rate(guests["a1"], guests["a2"], A2.address, seconds=3) > 0
+        after, elapsed = vif(host, vm.name), time.monotonic() - began
+        rate = (after[counted] - before[counted]) * 8 / elapsed / 1e6
+        # A rate is kept within 2 %.
+        assert 0 < rate <= mbps * 1.02 and after["shape"][f"{way}_waited"] > 0, (rate, after["shape"])
+        assert not {"rate_limited", "rx_full"} & host.drops().keys()
+    finally:
+        host.call("guest", "set", vm.name, "--unset", "shape", "--take-over")
 
 
 def rebind(vm):
