@@ -111,15 +111,17 @@ def test_hosts_find_each_other(lab, reflector):
     eventually(lambda: not has_route(a, f"{B1.address}/32"), "the withdrawal")
 
 
+def bridged_config(name, guests):
+    """Configures a host that bridges network blue with others. One of two opens its signed session, the other waits."""
+    config = bgp_config(name, guests, password=PASSWORDS[CONTROL[name]], passive=name == "b")
+    config.bgp["listen"] = [CONTROL[name]]
+    config.entry("network", "blue")["evpn"] = True
+    return config
+
+
 @pytest.mark.parametrize("reflector", [{"passwords": PASSWORDS}], indirect=True, ids=["signed"])
 def test_a_bridged_network(lab, reflector):
     """One host opens its signed session, the other one waits for it."""
-
-    def bridged_config(name, guests):
-        config = bgp_config(name, guests, password=PASSWORDS[CONTROL[name]], passive=name == "b")
-        config.bgp["listen"] = [CONTROL[name]]
-        config.entry("network", "blue")["evpn"] = True
-        return config
 
     def bridged(name, guests):
         return start(lab, name, guests, config=bridged_config(name, guests))
@@ -166,6 +168,35 @@ def test_a_bridged_network(lab, reflector):
     eventually(lambda: "MM:1" not in reflector.ask("show bgp l2vpn evpn").stdout, "the withdrawal")
     b.apply(b.config.without("guest", name="b1"))
     eventually(lambda: B1.mac not in announced_macs(a), "the withdrawal")
+
+
+@pytest.mark.parametrize("reflector", [{"passwords": PASSWORDS}], indirect=True, ids=["signed"])
+def test_a_mac_that_moves_too_often_is_held_back(lab, reflector):
+    """Two hosts have a guest with one MAC, and one of these goes and comes."""
+    a, _ = start(lab, "a", ["a1"], config=bridged_config("a", ["a1", "b1"]))
+    b, [b1] = start(lab, "b", ["b1"], config=bridged_config("b", ["b1"]))
+    says_moved = lambda: "MM:1" in reflector.ask("show bgp l2vpn evpn").stdout
+    at = lambda remote: [
+        entry
+        for entry in a.viaduct("bgp", "evpn", "--network", "blue")
+        if (entry["mac"], entry["remote"]) == (B1.mac, remote)
+    ]
+    here = lambda: at("")
+    a.namespace.ip("link set tapb1 down")
+    eventually(lambda: at(UNDERLAY["b"]) and not here(), "only the other host has the MAC")
+    for _ in range(4):
+        a.namespace.ip("link set tapb1 up")
+        eventually(says_moved, "the number of the move")
+        a.namespace.ip("link set tapb1 down")
+        eventually(lambda: not says_moved(), "the withdrawal")
+    a.namespace.ip("link set tapb1 up")
+    eventually(lambda: here() and here()[0]["held_back"], "the fifth move is one too many")
+    assert here()[0]["duplicate"] and not says_moved()
+    assert any(B1.mac in str(warning) for warning in a.viaduct("status")["warnings"])
+    # Whoever has it alone may announce it.
+    b.apply(b.config.without("guest", name="b1"))
+    eventually(lambda: here() and not here()[0]["held_back"], "the MAC is announced")
+    assert not says_moved()
 
 
 def test_another_host_is_gobgp(lab, reflector):

@@ -111,6 +111,11 @@ impl Rib {
         self.changed.pop_first()
     }
 
+    /// Notes that a MAC address has changed.
+    pub(crate) fn note_mac(&mut self, vrf: VrfId, mac: Mac) {
+        self.changed.insert((vrf, Subject::Mac(mac)));
+    }
+
     /// Keeps attributes until [`Self::release`].
     pub(crate) fn hold(&mut self, attributes: Attributes) -> AttributesId {
         self.store.hold(attributes, &self.imports)

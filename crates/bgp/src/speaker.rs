@@ -195,6 +195,11 @@ impl Speaker {
         Some(Mobility { sticky: false, sequence: sequence.saturating_add(1) })
     }
 
+    /// Has [`Self::take_changes`] say again where a MAC address of a network is.
+    pub fn tell_again(&mut self, vrf: VrfId, mac: Mac) {
+        self.rib.note_mac(vrf, mac);
+    }
+
     /// Ends all sessions, with a text for the peers' operators (RFC 9003). Peers are not called again.
     pub fn stop(&mut self, text: &str, now: Duration) {
         let ids: Vec<_> = self.peers.keys().copied().collect();

@@ -5,6 +5,7 @@ mod alive;
 mod held;
 mod learned;
 mod links;
+mod moves;
 mod said;
 mod shown;
 
@@ -16,6 +17,7 @@ use control::{Core, Speech};
 pub use held::Held;
 pub use learned::Learned;
 use links::Links;
+use moves::Moves;
 use rib::SourceId;
 use rustix::event::{EventfdFlags, eventfd};
 pub use shown::session;
@@ -48,6 +50,8 @@ struct Shared {
     speaker: Mutex<Option<Speaker>>,
     /// The distinguishers of networks that are bridged, under which the speaker announces MAC addresses.
     bridged: Mutex<BTreeMap<VrfId, Rd>>,
+    /// MAC addresses of guests that are held back.
+    held_back: Mutex<BTreeSet<moves::Place>>,
     /// Whether peers are to avoid the host.
     drains: AtomicBool,
     /// Peers to which the path broke.
@@ -74,6 +78,10 @@ impl Shared {
         self.cut_off.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn held_back(&self) -> MutexGuard<'_, BTreeSet<moves::Place>> {
+        self.held_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake(&self) {
         // It is full only if the thread is to wake up anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -97,10 +105,11 @@ impl Bgp {
     /// The process is out of descriptors.
     pub fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (wanted, speaker, bridged, cut_off) = Default::default();
+        let (wanted, speaker, bridged, held_back, cut_off) = Default::default();
         let (drains, is_stopping, source) = (AtomicBool::default(), AtomicBool::default(), OnceLock::new());
         let began = Instant::now();
-        let shared = Shared { wanted, speaker, bridged, drains, cut_off, wake, is_stopping, began, source };
+        let shared =
+            Shared { wanted, speaker, bridged, held_back, drains, cut_off, wake, is_stopping, began, source };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::default(), bfd: OnceLock::new() })
     }
 
@@ -167,6 +176,8 @@ impl Bgp {
             learned,
             links: Links::new(listeners, privileges),
             said: BTreeMap::new(),
+            moves: Moves::default(),
+            is_released: false,
             speech: None,
             drains: false,
             is_synchronized: false,
@@ -185,6 +196,9 @@ struct Thread {
     /// The last speech, and the announcements that follow from it.
     speech: Option<Speech>,
     said: BTreeMap<Nlri, Announcement>,
+    moves: Moves,
+    /// Whether addresses are held back no more, and still to be announced.
+    is_released: bool,
     /// Whether they say that the host is about to leave.
     drains: bool,
     /// Whether all peers have sent their routes, and what they did not send is still to go.
@@ -200,6 +214,7 @@ impl Thread {
                 self.turn(&core)
             };
             let deadline = self.shared.speaker().as_ref().and_then(Speaker::deadline);
+            let deadline = deadline.into_iter().chain(self.moves.deadline()).min();
             let patience = deadline.map(|deadline| deadline.saturating_sub(self.shared.now()));
             let patience = match is_busy {
                 true => Some(Duration::ZERO),
@@ -219,11 +234,16 @@ impl Thread {
             cut_off.into_iter().for_each(|peer| speaker.path_down(peer, now));
             speaker.tick(now);
             events.extend(std::iter::from_fn(|| speaker.next_event()));
+            for (vrf, mac) in self.moves.release(speaker, now) {
+                speaker.tell_again(vrf, mac);
+                self.is_released = true;
+            }
             if !self.learned.waits() {
                 changes = speaker.take_changes(BATCH);
             }
         }
-        let is_busy = !events.is_empty() || !changes.is_empty();
+        let is_busy = !events.is_empty() || !changes.is_empty() || self.is_released;
+        changes.retain(|change| !self.moves.stops(change));
         for event in events {
             self.event(event);
         }
@@ -251,7 +271,8 @@ impl Thread {
     fn follow(&mut self, core: &Core) {
         let drains = self.shared.drains.load(Ordering::Relaxed);
         let wanted = self.shared.wanted().take().unwrap_or_else(|| self.speech.clone());
-        if (&wanted, drains) == (&self.speech, self.drains) {
+        let is_released = std::mem::take(&mut self.is_released);
+        if (&wanted, drains) == (&self.speech, self.drains) && !is_released {
             return;
         }
         self.drains = drains;
@@ -267,6 +288,7 @@ impl Thread {
             });
             self.links.clear();
             self.said.clear();
+            self.moves = Moves::default();
             if self.speech.is_some() {
                 self.learned.begin_again(core);
                 self.is_synchronized = wanted.is_none();
@@ -283,7 +305,8 @@ impl Thread {
                 speaker.set_imports(&imports, now);
             }
             let mut announcements = said::announcements(speech);
-            said::number_moves(speech, &mut announcements, &self.said, speaker);
+            said::number_moves(speech, &mut announcements, &self.said, (speaker, &mut self.moves, now));
+            *self.shared.held_back() = self.moves.held().copied().collect();
             for announcement in announcements.values_mut().filter(|_| drains) {
                 announcement.preference = LEAVING;
             }

@@ -277,7 +277,11 @@ impl Ports for ExecutorPorts {
     fn underlay_problems(&self) -> Vec<(String, String)> {
         // The daemon that is being replaced has the wires, too.
         let waits = self.inherited.as_ref().is_some_and(Inheritance::waits);
-        if waits { Vec::new() } else { [self.underlay.problems(), self.remotes.problems()].concat() }
+        if waits {
+            Vec::new()
+        } else {
+            [self.underlay.problems(), self.remotes.problems(), self.bgp.problems()].concat()
+        }
     }
 
     fn remotes(&self) -> Vec<RemoteStatus> {

@@ -2087,6 +2087,10 @@ pub struct BgpEvpnEntry {
     /// A guest of this host and another host both have the MAC address: during a migration, or by mistake.
     #[prost(bool, tag = "8")]
     pub duplicate: bool,
+    /// A guest of this host has the MAC address, which is not announced: it came up here five times in three minutes while
+    /// another host had it.
+    #[prost(bool, tag = "9")]
+    pub held_back: bool,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -122,7 +122,7 @@ fn of_two_peers_the_paths_of_one_count() {
     }
     raw.conn = raw.speaker.accepted(address(2), raw.now).unwrap();
     let mut opening = open(AS as u16, &capabilities());
-    // Its identifier is higher than the first peer's.
+    // Higher than the identifier of the first peer.
     opening[27] = 3;
     raw.send(&[opening, message(4, &[])].concat());
     for (id, node) in [(7, 3), (8, 2), (9, 4)] {

@@ -54,6 +54,7 @@ const EVPN: &[Column] = &[
     ("LABEL", "label"),
     ("MOVES", "sequence"),
     ("DUPLICATE", "duplicate"),
+    ("HELD BACK", "held_back"),
 ];
 
 pub async fn bgp(on: &mut Context, BgpArgs { action }: BgpArgs) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! Configuration and announcements of the speaker, from those of the host.
 
+use super::moves::Moves;
 use bgp::{
     Announcement, Config, Encapsulation, Family, Import, Label, Mobility, Nlri, PeerConfig, Rd, RouteTarget,
     Speaker, VrfId,
@@ -8,8 +9,9 @@ use config::{BgpFamily, RouteName, TunnelKind};
 use control::{Speech, SpokenNetwork};
 use ipnet::IpNet;
 use packet::Mac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Seconds without a message after which a peer is taken for dead.
 const HOLD_TIME: u16 = 90;
@@ -88,12 +90,13 @@ pub(super) fn bridged(speech: &Speech) -> BTreeMap<VrfId, Rd> {
 }
 
 /// Numbers the moves of MAC addresses that came up on this host and were announced by others (RFC 7432, 7.7): all of
-/// them, and the hosts where they were, then send there. A number stays as long as the address is announced.
+/// them, and the hosts where they were, then send there. A number stays as long as the address is announced. Addresses
+/// that move too often are left out.
 pub(super) fn number_moves(
     speech: &Speech,
     announcements: &mut BTreeMap<Nlri, Announcement>,
     said: &BTreeMap<Nlri, Announcement>,
-    speaker: &Speaker,
+    (speaker, moves, now): (&Speaker, &mut Moves, Duration),
 ) {
     let vrf = |(vrf, network): (&u16, &SpokenNetwork)| Some((distinguisher(&network.rd)?, VrfId::from(*vrf)));
     let networks: BTreeMap<Rd, VrfId> = speech.networks.iter().filter_map(vrf).collect();
@@ -102,11 +105,21 @@ pub(super) fn number_moves(
         _ => None,
     };
     let known: BTreeMap<(Rd, Mac), Option<Mobility>> = said.iter().filter_map(number).collect();
-    for (nlri, announcement) in announcements {
-        let Nlri::Mac { rd, mac, .. } = nlri else { continue };
-        let next = || speaker.next_sequence(*networks.get(rd)?, *mac);
-        announcement.mobility = known.get(&(*rd, *mac)).copied().unwrap_or_else(next);
-    }
+    let mut numbers: BTreeMap<(Rd, Mac), Option<Option<Mobility>>> = BTreeMap::new();
+    let mut here = BTreeSet::new();
+    announcements.retain(|nlri, announcement| {
+        let Nlri::Mac { rd, mac, .. } = nlri else { return true };
+        let Some(vrf) = networks.get(rd) else { return true };
+        here.insert((*vrf, *mac));
+        let mut new = || moves.number((*vrf, *mac), speaker.next_sequence(*vrf, *mac), now);
+        let number = numbers.entry((*rd, *mac)).or_insert_with(|| match known.get(&(*rd, *mac)) {
+            Some(number) => Some(*number),
+            None => new(),
+        });
+        announcement.mobility = number.unwrap_or_default();
+        number.is_some()
+    });
+    moves.note(|place| here.contains(place));
 }
 
 fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announcement)> {

@@ -1,10 +1,11 @@
 //! The speaker's state, in messages of the API.
 
-use super::Bgp;
+use super::{Bgp, moves};
 use api::v1;
 use bfd::Status;
 use bgp::{
-    Announcement, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker, Tunnel, Verdict,
+    Announcement, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker, Tunnel,
+    Verdict, VrfId,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -49,11 +50,12 @@ impl Bgp {
     /// as far as these go.
     pub fn macs(&self, vrf: u16, after: Option<Mac>, most: usize) -> Vec<v1::BgpEvpnEntry> {
         let rd = self.shared.bridged.lock().unwrap_or_else(PoisonError::into_inner).get(&vrf.into()).copied();
+        let held = self.shared.held_back().clone();
         let list = |speaker: &Speaker, _| {
             let learned = speaker.macs(vrf.into(), after, most);
             let last = learned.last().filter(|_| learned.len() == most).map(|known| known.mac);
             let own = own_macs(speaker, rd?);
-            let is_here = |mac: &Mac| own.contains_key(mac);
+            let is_here = |mac: &Mac| own.contains_key(mac) || held.contains(&(VrfId::from(vrf), *mac));
             let theirs = learned.iter().map(|known| (known.mac, theirs(known, is_here(&known.mac))));
             let is_next =
                 |mac: &Mac| after.is_none_or(|after| *mac > after) && last.is_none_or(|last| *mac <= last);
@@ -61,11 +63,20 @@ impl Bgp {
                 let is_duplicate = speaker.mac(vrf.into(), *mac).is_some();
                 (*mac, ours(*mac, addresses, announcement, is_duplicate))
             });
-            let mut all: Vec<_> = theirs.chain(ours).collect();
+            let held: Vec<_> =
+                held.iter().filter(|(its, mac)| *its == VrfId::from(vrf) && is_next(mac)).collect();
+            let held_back = held.iter().map(|(_, mac)| (*mac, held_back(*mac)));
+            let mut all: Vec<_> = theirs.chain(ours).chain(held_back).collect();
             all.sort_by_key(|(mac, _)| *mac);
             Some(all.into_iter().map(|(_, entry)| entry).collect())
         };
         self.with(list).flatten().unwrap_or_default()
+    }
+
+    /// Returns what is wrong, as pairs of an object and a text.
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let held = self.shared.held_back();
+        held.iter().map(|(vrf, mac)| (format!("mac {mac} (vrf {vrf})"), moves::text())).collect()
     }
 
     /// Returns the hosts to which floods of a network go.
@@ -106,7 +117,13 @@ fn theirs(known: &KnownMac, duplicate: bool) -> v1::BgpEvpnEntry {
         sequence: mobility.sequence,
         sticky: mobility.sticky,
         duplicate,
+        held_back: false,
     }
+}
+
+/// Returns the entry of a guest's address that is not announced, because it moves too often.
+fn held_back(mac: Mac) -> v1::BgpEvpnEntry {
+    v1::BgpEvpnEntry { mac: mac.to_string(), duplicate: true, held_back: true, ..v1::BgpEvpnEntry::default() }
 }
 
 fn ours(mac: Mac, addresses: &[String], its: &Announcement, duplicate: bool) -> v1::BgpEvpnEntry {
@@ -121,6 +138,7 @@ fn ours(mac: Mac, addresses: &[String], its: &Announcement, duplicate: bool) -> 
         sequence: mobility.sequence,
         sticky: mobility.sticky,
         duplicate,
+        held_back: false,
     }
 }
 
