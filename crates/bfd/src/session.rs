@@ -128,6 +128,8 @@ pub struct Session {
     last: Duration,
     /// When the neighbour is taken for gone.
     expires: Option<Duration>,
+    /// Until when the neighbour is told that the operator ended the session, as often as it got packets before.
+    ends: Duration,
     /// The state of the random numbers.
     random: u64,
     counts: Counts,
@@ -155,6 +157,7 @@ impl Session {
             paced: None,
             last: now,
             expires: None,
+            ends: Duration::ZERO,
             random: seed,
             counts: Counts::default(),
         };
@@ -295,11 +298,15 @@ impl Session {
         [answer, self.next, self.expires].into_iter().flatten().min()
     }
 
-    /// Holds the session down, and tells the neighbour with the next packet, which is due at once.
-    pub fn stop(&mut self, now: Duration) {
+    /// Holds the session down, and tells the neighbour with the next packet, which is due at once. It says so again in the
+    /// time after which the neighbour would take the path for broken, since packets may be lost: until the time that is
+    /// returned (RFC 5880, 6.8.16).
+    pub fn stop(&mut self, now: Duration) -> Duration {
+        self.ends = now + self.interval().unwrap_or_default() * u32::from(self.config.multiplier);
         (self.state, self.diagnostic) = (State::AdminDown, Diagnostic::ADMIN_DOWN);
         (self.expires, self.polls, self.answers) = (None, false, false);
         self.next = Some(now);
+        self.ends
     }
 
     /// Goes down, because packets do not arrive here any more. The next packet, due at once, tells the neighbour.
@@ -314,6 +321,13 @@ impl Session {
     pub const fn beg_patience(&mut self, begs: bool) {
         self.begs_patience = begs;
         self.polls = matches!(self.state, State::Up);
+    }
+
+    /// Waits for packets anew, because none could arrive for a while.
+    pub fn wait_anew(&mut self, now: Duration) {
+        if self.expires.is_some() {
+            self.expires = self.detection().map(|time| now + time.max(SLOW));
+        }
     }
 
     fn rise(&mut self) -> Change {
@@ -334,7 +348,8 @@ impl Session {
 
     /// Returns the time between two packets that the session wants to send.
     fn own_interval(&self) -> Duration {
-        if self.state == State::Up { self.config.interval } else { self.config.interval.max(SLOW) }
+        let is_quick = self.state == State::Up || self.state == State::AdminDown && self.last < self.ends;
+        if is_quick { self.config.interval } else { self.config.interval.max(SLOW) }
     }
 
     /// Returns the time between two packets to the neighbour (RFC 5880, 6.8.7). None: it wants none.

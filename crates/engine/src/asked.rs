@@ -8,10 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Most packets of a guest that wait, with the answers to them.
-const MOST_WAITING: u8 = 8;
-/// Most packets of a guest in a second.
-const PER_SECOND: u64 = 500;
+/// How many packets of a guest.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    /// Waiting ones, with the answers to them.
+    waiting: u8,
+    /// Those in a second.
+    per_second: u64,
+}
+
+const MOST: Most = Most { waiting: 8, per_second: 500 };
+/// Those of whom nothing is known.
+const MOST_OF_STRANGERS: Most = Most { waiting: 2, per_second: 10 };
 /// Longest packet to a service, bytes: longer than any that a service understands.
 const LONGEST: usize = 2048;
 
@@ -58,15 +66,15 @@ struct Guest {
 }
 
 impl Guest {
-    fn may_ask(&self, now: Seconds) -> bool {
+    fn may_ask(&self, most: Most, now: Seconds) -> bool {
         let second = u64::from(now) << 32;
         let count = |asked: u64| Some(if asked >> 32 == u64::from(now) { asked + 1 } else { second + 1 });
         let before = self.asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).unwrap_or(0);
-        before >> 32 != u64::from(now) || before - second < PER_SECOND
+        before >> 32 != u64::from(now) || before - second < most.per_second
     }
 
-    fn may_wait(&self) -> bool {
-        let more = |waiting: u8| (waiting < MOST_WAITING).then_some(waiting + 1);
+    fn may_wait(&self, most: Most) -> bool {
+        let more = |waiting: u8| (waiting < most.waiting).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 }
@@ -75,13 +83,23 @@ impl Guest {
 #[derive(Clone, Debug)]
 pub(crate) struct Questions {
     guests: Arc<[Guest]>,
+    most: Most,
     to: Sender<Asked>,
 }
 
 impl Questions {
     pub fn new() -> (Self, Receiver<Asked>) {
         let (to, from) = channel();
-        (Self { guests: (0..MAX_VIFS).map(|_| Guest::default()).collect(), to }, from)
+        (Self::with(MOST, to), from)
+    }
+
+    /// Returns another way to the same end, for few packets, which take nobody's place here.
+    pub fn few(&self) -> Self {
+        Self::with(MOST_OF_STRANGERS, self.to.clone())
+    }
+
+    fn with(most: Most, to: Sender<Asked>) -> Self {
+        Self { guests: (0..MAX_VIFS).map(|_| Guest::default()).collect(), most, to }
     }
 
     /// Puts a packet of a guest where `service` takes it from.
@@ -100,7 +118,7 @@ impl Questions {
         if frame.len() > LONGEST {
             return Err(DropReason::TxTooLong);
         }
-        if !its.may_ask(now) || !its.may_wait() {
+        if !its.may_ask(self.most, now) || !its.may_wait(self.most) {
             return Err(DropReason::ServiceFull);
         }
         let place = Place(self.guests.clone(), guest);
@@ -124,7 +142,7 @@ mod tests {
     #[test]
     fn a_guest_fills_its_own_queue_alone() {
         let (questions, from) = Questions::new();
-        (0..MOST_WAITING).for_each(|_| assert_eq!(ask(&questions, 1, 7), Ok(())));
+        (0..MOST.waiting).for_each(|_| assert_eq!(ask(&questions, 1, 7), Ok(())));
         assert_eq!(ask(&questions, 1, 7), Err(ServiceFull));
         assert_eq!(ask(&questions, 2, 7), Ok(()));
         let Asked { place, .. } = from.recv().unwrap();
@@ -149,9 +167,11 @@ mod tests {
     fn a_guest_asks_so_often_in_a_second() {
         let (questions, from) = Questions::new();
         let asked = |now| {
-            (0..2 * PER_SECOND).filter(|_| ask(&questions, 1, now).is_ok() && from.recv().is_ok()).count()
+            (0..2 * MOST.per_second)
+                .filter(|_| ask(&questions, 1, now).is_ok() && from.recv().is_ok())
+                .count()
         };
-        assert_eq!([asked(7), asked(7), asked(8)], [PER_SECOND as usize, 0, PER_SECOND as usize]);
+        assert_eq!([asked(7), asked(7), asked(8)], [MOST.per_second as usize, 0, MOST.per_second as usize]);
         let long = questions.put(VifId(2), Service::Dhcp, &[0; LONGEST + 1], |_| {}, 9);
         assert_eq!(long, Err(DropReason::TxTooLong));
     }

@@ -1,6 +1,7 @@
 //! The engine as the control plane sees it.
 
 use crate::asked::{Asked, Place, Questions};
+use crate::bfd::Bfd;
 use crate::capture::Tap;
 use crate::clock::Clock;
 use crate::common::{Common, Handle};
@@ -102,6 +103,7 @@ pub struct Engine {
     threads: Vec<JoinHandle<()>>,
     asked: Mutex<Option<Receiver<Asked>>>,
     bfd: Mutex<Option<Receiver<Asked>>>,
+    bfd_numbers: Bfd,
     _housekeeper: Housekeeper,
 }
 
@@ -121,10 +123,11 @@ impl Engine {
     pub fn with_flows(config: &EngineConfig, flows: Flows) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::with_flows(flows));
         let clock = Clock::start();
-        let ((questions, asked), (bfd, bfd_heard)) = (Questions::new(), Questions::new());
+        let ((questions, asked), (heard, bfd_heard)) = (Questions::new(), Questions::new());
+        let bfd_numbers = Bfd::over(heard);
         let limits = Limits {
             questions,
-            bfd,
+            bfd: bfd_numbers.clone(),
             cache_entries: config.cache_entries,
             errors_per_second: config.errors_per_second,
             storms: Arc::new(Storms::new(config.flooded_per_second)),
@@ -151,7 +154,7 @@ impl Engine {
         let housekeeper = Housekeeper::start(common.clone(), config.flows, config.announces)?;
         let (control, [asked, bfd]) =
             (Mutex::default(), [asked, bfd_heard].map(|from| Mutex::new(Some(from))));
-        Ok(Arc::new(Self { common, control, threads, asked, bfd, _housekeeper: housekeeper }))
+        Ok(Arc::new(Self { common, control, threads, asked, bfd, bfd_numbers, _housekeeper: housekeeper }))
     }
 
     /// Moves packets through this port from now on. The workers share its receiving queues.
@@ -326,6 +329,11 @@ impl Engine {
     /// Returns the way by which BFD of tunnels' remotes comes. There is one, for who asks first.
     pub fn bfd(&self) -> Option<Receiver<Asked>> {
         lock(&self.bfd).take()
+    }
+
+    /// Has the workers know the numbers of all BFD sessions, whose packets are not lost with those of others.
+    pub fn know_bfd(&self, sessions: &[u32]) {
+        self.bfd_numbers.know(sessions);
     }
 
     /// Sends a UDP datagram to the remote of a tunnel, as tunnel packets go. `ports`: from and to. If the next hop is not

@@ -15,6 +15,7 @@ mod actions;
 mod announcer;
 mod asked;
 mod beside;
+mod bfd;
 mod cache;
 mod capture;
 mod clock;

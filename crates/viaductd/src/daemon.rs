@@ -46,8 +46,8 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let ovs = Arc::new(ovs.context("drivers of Open vSwitch can't be served")?);
     let machines = Arc::new(Machines::new(start.shared.listeners.remove(machines::NAME)));
     let bgp = Arc::new(Bgp::new().context("BGP can't be spoken")?);
-    let held = start.predecessor.is_some().then(|| std::mem::take(&mut start.shared.remotes));
-    let remotes = Arc::new(Remotes::new(forwarder.engine(), &forwarder.executor(), held));
+    let has_host = start.predecessor.is_none();
+    let remotes = Arc::new(Remotes::new(forwarder.engine(), &forwarder.executor(), has_host));
     let inherited =
         start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.succession.clone()));
     let ports = Arc::new(ExecutorPorts::new(
@@ -95,7 +95,7 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     privileges.settle();
     let runtime = runtime()?;
     if let Some(new) = start.predecessor {
-        new.take_over((&core, left_later), &forwarder, &privileges);
+        new.take_over((&core, left_later), (&forwarder, &remotes), &privileges);
         ports.succeed();
     }
     let mut peers = Vec::new();

@@ -65,21 +65,23 @@ struct Shared {
     has_host: AtomicBool,
     /// Whether another daemon is about to take over.
     leaves: AtomicBool,
+    /// Whether no packets come, because that daemon takes over.
+    rests: AtomicBool,
     ends: AtomicBool,
     began: Instant,
 }
 
 impl Remotes {
-    /// Returns no sessions yet. `held` are those of the daemon that this one replaces, if it replaces one.
-    pub fn new(engine: &Arc<Engine>, executor: &Arc<dyn Executor>, held: Option<HeldRemotes>) -> Self {
+    /// Returns no sessions yet. `has_host`: no other daemon has to give it to this one.
+    pub fn new(engine: &Arc<Engine>, executor: &Arc<dyn Executor>, has_host: bool) -> Self {
         let flag = AtomicBool::new;
-        let has_host = held.is_none();
         let shared = Shared {
-            sessions: Mutex::new(Sessions::new(held.unwrap_or_default())),
+            sessions: Mutex::new(Sessions::new()),
             wanted: Mutex::default(),
             has_new: flag(false),
             has_host: flag(has_host),
             leaves: flag(false),
+            rests: flag(false),
             ends: flag(false),
             began: Instant::now(),
         };
@@ -97,20 +99,40 @@ impl Remotes {
         self.threads.get_or_init(|| Mutex::new(self.start()));
     }
 
+    /// Goes on with the remotes of the daemon before, which has stopped.
+    pub fn adopt(&self, held: HeldRemotes) {
+        let mut sessions = lock(&self.shared.sessions);
+        sessions.adopt(held);
+        // If nobody is watched, nothing would change this again.
+        if let Some(executor) = self.executor.upgrade().filter(|_| self.threads.get().is_some()) {
+            put(executor.as_ref(), &sessions.take_changes());
+        }
+    }
+
     /// Sends, because this daemon has the host now.
     pub fn succeed(&self) {
         self.shared.has_host.store(true, Ordering::Release);
     }
 
-    /// Returns the remotes for a daemon that takes over, and has them wait longer for packets meanwhile.
-    pub fn leave(&self) -> HeldRemotes {
+    /// Has remotes wait longer for packets, because a daemon is about to take over.
+    pub fn leave(&self) {
         self.shared.leaves.store(true, Ordering::Release);
-        lock(&self.shared.sessions).held()
+    }
+
+    /// Stops, since no packets come any more, and returns the remotes for the daemon that takes over.
+    pub fn rest(&self) -> HeldRemotes {
+        let sessions = lock(&self.shared.sessions);
+        self.shared.rests.store(true, Ordering::Release);
+        sessions.held()
     }
 
     /// Goes on, because no daemon takes over.
     pub fn stay(&self) {
+        let mut sessions = lock(&self.shared.sessions);
         self.shared.leaves.store(false, Ordering::Release);
+        if self.shared.rests.swap(false, Ordering::AcqRel) {
+            sessions.wait_anew(self.shared.began.elapsed());
+        }
     }
 
     /// Tells remotes that nothing arrives here any more, and ends the thread.
@@ -183,9 +205,13 @@ fn apply(executor: &Weak<dyn Executor>, told: &Receiver<Change>) {
     while let Ok(first) = told.recv() {
         let changes: Vec<_> = std::iter::once(first).chain(told.try_iter()).collect();
         let Some(executor) = executor.upgrade() else { return };
-        if let Err(error) = executor.apply(&changes) {
-            tracing::error!("the tables do not learn which remotes are down: {error}");
-        }
+        put(executor.as_ref(), &changes);
+    }
+}
+
+fn put(executor: &dyn Executor, changes: &[Change]) {
+    if let Err(error) = executor.apply(changes) {
+        tracing::error!("the tables do not learn which remotes are down: {error}");
     }
 }
 
@@ -228,11 +254,14 @@ impl Thread {
         let shared = &self.shared;
         let has_host = shared.has_host.load(Ordering::Acquire);
         let mut sessions = lock(&shared.sessions);
+        if shared.rests.load(Ordering::Acquire) {
+            return;
+        }
         let now = shared.began.elapsed();
         if has_host && shared.has_new.swap(false, Ordering::Acquire) {
             let wanted = lock(&shared.wanted).clone();
-            let gone = sessions.want(wanted, now);
-            gone.iter().for_each(|(remote, packet)| say(engine, *remote, packet));
+            sessions.want(wanted, now);
+            engine.know_bfd(&sessions.numbers());
         }
         for asked in first.into_iter().chain(self.heard.try_iter().take(HEARD)) {
             if let Some((remote, payload)) = read(&asked.frame) {
@@ -253,12 +282,8 @@ impl Thread {
 
 fn send(engine: &Engine, sessions: &mut Sessions, now: Duration) {
     for (remote, packet) in sessions.output(now) {
-        say(engine, remote, &packet);
+        engine.send_to_remote(remote, (packet.from, proto::PORT_BFD_MULTIHOP), &packet.payload);
     }
-}
-
-fn say(engine: &Engine, remote: IpAddr, packet: &sessions::Said) {
-    engine.send_to_remote(remote, (packet.from, proto::PORT_BFD_MULTIHOP), &packet.payload);
 }
 
 /// Returns the sender of a frame with a UDP datagram, and its payload.

@@ -6,6 +6,8 @@
 pub mod actions;
 #[path = "../../src/asked.rs"]
 pub mod asked;
+#[path = "../../src/bfd.rs"]
+pub mod bfd;
 #[path = "../../src/cache.rs"]
 pub mod cache;
 #[path = "../../src/capture.rs"]

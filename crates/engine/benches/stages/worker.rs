@@ -2,6 +2,7 @@
 
 use super::cycles::{self, Stage};
 use crate::asked::Questions;
+use crate::bfd::Bfd;
 use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::common::ports::{Sink, Source};
@@ -44,7 +45,7 @@ impl Worker {
             errors_per_second: ERRORS_PER_SECOND,
             storms: Arc::new(Storms::new(u32::MAX)),
             questions: Questions::new().0,
-            bfd: Questions::new().0,
+            bfd: Bfd::over(Questions::new().0),
         };
         let mut core = Core::new(0, cells, log, now, &limits);
         for change in changes {

@@ -2,7 +2,6 @@
 
 use super::case::{Case, decide};
 use super::{Core, Ingress};
-use crate::asked::asker;
 use crate::frame::{Cut, Frame, Rest, Unfinished};
 use crate::hold::{Held, Holder, Neighbour, NoRoom, PATIENCE_NS};
 use crate::key::Layout;
@@ -81,11 +80,11 @@ impl Core {
             Verdict::Reassemble => self.reassemble(tables, original, case),
             Verdict::Serve { service, guest } => {
                 let complete = |frame: &mut [u8]| complete(frame, &case.offload);
-                let (to, asker) = match (service, case.headers.ip()) {
-                    (Service::Bfd, Some(ip)) => (&self.bfd, asker(ip.src)),
-                    _ => (&self.questions, *guest),
+                let now = self.now.seconds;
+                return match service {
+                    Service::Bfd => self.bfd.put(&case.headers, original, complete, now),
+                    _ => self.questions.put(*guest, *service, original, complete, now),
                 };
-                return to.put(asker, *service, original, complete, self.now.seconds);
             }
             Verdict::Consumed => {}
             Verdict::Drop(reason) => return Err(*reason),

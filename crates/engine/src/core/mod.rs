@@ -11,6 +11,7 @@ pub(crate) use self::ingress::Ingress;
 use self::memo::{QUIET, settle};
 use crate::actions::{Actions, Copy};
 use crate::asked::Questions;
+use crate::bfd::Bfd;
 use crate::cache::{Cache, Entry, OvsFlow, Owner, Slot};
 use crate::capture::{DropLog, LogBudget, Tap};
 use crate::clock::Now;
@@ -50,7 +51,7 @@ pub(crate) struct Limits {
     /// Packets to services.
     pub questions: Questions,
     /// BFD of tunnels' remotes.
-    pub bfd: Questions,
+    pub bfd: Bfd,
 }
 
 /// The state of a worker, except its queues and its access to the tables.
@@ -71,7 +72,7 @@ pub(crate) struct Core {
     pub replies: ReplyLimits,
     pub storms: Arc<Storms>,
     pub questions: Questions,
-    pub bfd: Questions,
+    pub bfd: Bfd,
     /// The budget left for the packets of this turn.
     pub turn: Turn,
     pub chunk: Box<Chunk>,

@@ -1,6 +1,7 @@
 //! One worker's packet path over live tables, driven packet by packet.
 
 use crate::asked::{Asked, Questions};
+use crate::bfd::Bfd;
 use crate::capture::DropLog;
 use crate::clock::Now;
 use crate::core::{Core, Ingress, Limits};
@@ -56,7 +57,7 @@ impl Host {
             cache_entries: 1 << 14,
             errors_per_second: u32::MAX,
             storms: Arc::new(Storms::new(u32::MAX)),
-            bfd: questions.clone(),
+            bfd: Bfd::over(questions.clone()),
             questions,
         };
         let mut core = Core::new(0, cells, log, now, &limits);

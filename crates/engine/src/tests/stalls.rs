@@ -2,6 +2,7 @@
 
 use super::world::{rule, tables};
 use crate::asked::Questions;
+use crate::bfd::Bfd;
 use crate::capture::DropLog;
 use crate::clock::Clock;
 use crate::core::Limits;
@@ -130,7 +131,7 @@ fn a_worker_works_between_messages() {
             errors_per_second: 1,
             storms: Arc::new(Storms::new(u32::MAX)),
             questions: Questions::new().0,
-            bfd: Questions::new().0,
+            bfd: Bfd::over(Questions::new().0),
         },
     });
     let (one, two) = (TestPort::new(Accepts::default(), 100), TestPort::new(Accepts::default(), 100));

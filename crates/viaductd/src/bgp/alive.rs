@@ -234,7 +234,9 @@ impl<F: Fn(IpAddr)> Thread<F> {
             }
         }
         let now = self.shared.began.elapsed();
-        self.shared.sessions().values_mut().for_each(|session| session.stop(now));
+        for session in self.shared.sessions().values_mut() {
+            session.stop(now);
+        }
         self.turn();
     }
 

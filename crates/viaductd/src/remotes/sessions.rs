@@ -5,7 +5,7 @@ use crate::bgp::HeldSession;
 use bfd::{Config, LEN, Packet, Session, State, Status};
 use control::Watched;
 use model::Change;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -35,6 +35,8 @@ impl Said {
 pub(super) struct Sessions {
     watched: Option<Watched>,
     sessions: BTreeMap<IpAddr, Remote>,
+    /// Those that are wanted no more, until when they say so.
+    leaving: BTreeMap<IpAddr, (Session, Duration)>,
     /// Those of the daemon before, until they are wanted.
     held: HeldRemotes,
     leaves: bool,
@@ -51,32 +53,36 @@ struct Remote {
 }
 
 impl Sessions {
-    pub fn new(held: HeldRemotes) -> Self {
-        let down = held.down.iter().map(|remote| Change::SetDown { remote: *remote, is_down: true });
-        let (changes, random) = (down.collect(), RandomState::new());
-        let (watched, sessions, leaves, lines) = Default::default();
-        Self { watched, sessions, held, leaves, changes, random, lines }
+    pub fn new() -> Self {
+        let (watched, sessions, leaving, held, leaves, changes, lines) = Default::default();
+        Self { watched, sessions, leaving, held, leaves, changes, random: RandomState::new(), lines }
     }
 
-    /// Watches these from now on. Returns last words to remotes that are watched no more.
-    pub fn want(&mut self, wanted: Option<Watched>, now: Duration) -> Vec<(IpAddr, Said)> {
+    /// Goes on with remotes of the daemon before, once they are wanted.
+    pub fn adopt(&mut self, held: HeldRemotes) {
+        let down = held.down.iter().map(|remote| Change::SetDown { remote: *remote, is_down: true });
+        self.changes.extend(down);
+        self.held = held;
+    }
+
+    /// Watches these from now on. Remotes that are watched no more are told so.
+    pub fn want(&mut self, wanted: Option<Watched>, now: Duration) {
         let is_other = wanted.as_ref().map(|it| it.interval) != self.watched.as_ref().map(|it| it.interval);
         self.watched = wanted;
-        let wanted: Vec<_> = self.watched.iter().flat_map(|watched| &watched.remotes).take(MOST).collect();
-        let is_gone = |remote: &IpAddr| is_other || wanted.binary_search(&remote).is_err();
+        let wanted = self.chosen();
+        let is_gone = |remote: &IpAddr| is_other || !wanted.contains(remote);
         let gone: Vec<_> = self.sessions.keys().filter(|remote| is_gone(remote)).copied().collect();
-        let mut last = Vec::new();
         for (remote, mut its) in gone.into_iter().filter_map(|gone| self.sessions.remove_entry(&gone)) {
             self.changes.extend(its.is_down.then_some(Change::SetDown { remote, is_down: false }));
             // Packets arrive here as before.
-            its.session.stop(now);
-            last.extend(its.session.output(now).map(|payload| (remote, Said::new(&its.session, payload))));
+            let until = its.session.stop(now);
+            self.leaving.insert(remote, (its.session, until));
         }
         let interval = self.watched.as_ref().map_or(Duration::ZERO, |watched| watched.interval);
         let config = Config { interval, multiplier: MULTIPLIER, multihop: true };
-        let new: Vec<_> =
-            wanted.into_iter().filter(|remote| !self.sessions.contains_key(remote)).copied().collect();
+        let new: Vec<_> = wanted.into_iter().filter(|remote| !self.sessions.contains_key(remote)).collect();
         for remote in new {
+            self.leaving.remove(&remote);
             let seed = self.random.hash_one((remote, now));
             let held = self.held.up.iter().find(|session| session.peer() == remote);
             let resumed = held.and_then(|session| Session::resume(config, &session.held(), seed, now));
@@ -88,7 +94,16 @@ impl Sessions {
             let is_watched = self.sessions.contains_key(&remote);
             self.changes.extend((!is_watched).then_some(Change::SetDown { remote, is_down: false }));
         }
-        last
+    }
+
+    /// Returns the remotes to watch. Where there are too many, those that are watched already come first.
+    fn chosen(&self) -> BTreeSet<IpAddr> {
+        let all = || self.watched.iter().flat_map(|watched| &watched.remotes);
+        let is_known = |remote: &&IpAddr| {
+            self.sessions.contains_key(*remote) || self.held.up.iter().any(|held| held.peer() == **remote)
+        };
+        let (known, new): (Vec<_>, Vec<_>) = all().partition(is_known);
+        known.into_iter().chain(new).take(MOST).copied().collect()
     }
 
     /// Returns the number of remotes for which there is no session left.
@@ -140,11 +155,21 @@ impl Sessions {
                 due.push((*remote, Said::new(session, payload)));
             }
         }
+        for (remote, (session, _)) in &mut self.leaving {
+            due.extend(session.output(now).map(|payload| (*remote, Said::new(session, payload))));
+        }
+        self.leaving.retain(|_, (_, until)| now < *until);
         due
     }
 
     pub fn deadline(&self) -> Option<Duration> {
-        self.sessions.values().filter_map(|remote| remote.session.deadline()).min()
+        let watched = self.sessions.values().map(|remote| &remote.session);
+        watched.chain(self.leaving.values().map(|(session, _)| session)).filter_map(Session::deadline).min()
+    }
+
+    /// Returns the numbers by which remotes name the sessions.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.sessions.values().map(|remote| remote.session.number()).collect()
     }
 
     /// Has remotes wait longer for packets, because another daemon is about to take over, or no more.
@@ -152,6 +177,11 @@ impl Sessions {
         if std::mem::replace(&mut self.leaves, leaves) != leaves {
             self.sessions.values_mut().for_each(|remote| remote.session.beg_patience(leaves));
         }
+    }
+
+    /// Has all sessions wait for packets anew: none could arrive for a while.
+    pub fn wait_anew(&mut self, now: Duration) {
+        self.sessions.values_mut().for_each(|remote| remote.session.wait_anew(now));
     }
 
     /// Ends all sessions: packets do not arrive here any more.

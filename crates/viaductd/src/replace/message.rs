@@ -87,8 +87,6 @@ pub enum Message {
     Routes { routes: Vec<Held> },
     /// BFD sessions with BGP peers.
     Watched { sessions: Vec<HeldSession> },
-    /// BFD with remotes of tunnels.
-    Remotes { remotes: HeldRemotes },
     /// The new daemon has everything to prepare.
     Shared,
     /// The new daemon is prepared.
@@ -102,6 +100,8 @@ pub enum Message {
     },
     /// Neighbours learned from packets.
     Learned { learned: Vec<Learned> },
+    /// BFD with remotes of tunnels.
+    Remotes { remotes: HeldRemotes },
     /// The old daemon has sent everything. Since this time no packet is forwarded, in nanoseconds of the
     /// monotonic clock.
     Frozen { since_ns: u64 },

@@ -6,7 +6,7 @@ use crate::bgp::{Held, HeldSession};
 use crate::forwarder::Forwarder;
 use crate::inherit::Succession;
 use crate::privileges::Privileges;
-use crate::remotes::HeldRemotes;
+use crate::remotes::{HeldRemotes, Remotes};
 use anyhow::{Context, bail};
 use carryover::Opened;
 use control::{Core, Learned};
@@ -38,8 +38,6 @@ pub struct Shared {
     pub routes: Vec<Held>,
     /// BFD sessions with BGP peers.
     pub sessions: Vec<HeldSession>,
-    /// BFD with remotes of tunnels.
-    pub remotes: HeldRemotes,
 }
 
 pub struct New {
@@ -87,10 +85,10 @@ impl New {
     pub fn take_over(
         mut self,
         (core, left): (&Arc<Core>, Option<Opened>),
-        forwarder: &Forwarder,
+        (forwarder, remotes): (&Forwarder, &Remotes),
         privileges: &Privileges,
     ) {
-        let since_ns = self.switch(core, left, privileges).unwrap_or_else(|e| {
+        let since_ns = self.switch((core, remotes), left, privileges).unwrap_or_else(|e| {
             // If the old daemon died, this one's helper must keep the taps: the old helper keeps them too, or
             // gave them to this helper when it started.
             if e.is::<Refusal>() || !self.has_ended(1) {
@@ -111,8 +109,13 @@ impl New {
     }
 
     /// Runs the exchange until the old daemon has gone. Returns the time since which packets wait.
-    fn switch(&mut self, core: &Core, left: Option<Opened>, privileges: &Privileges) -> anyhow::Result<u64> {
-        let since_ns = self.follow(core, left).inspect_err(|e| {
+    fn switch(
+        &mut self,
+        (core, remotes): (&Core, &Remotes),
+        left: Option<Opened>,
+        privileges: &Privileges,
+    ) -> anyhow::Result<u64> {
+        let since_ns = self.follow(core, remotes, left).inspect_err(|e| {
             // The old daemon goes on at once, and its log says why.
             let _ = self.talk.say(&Message::Refused { reason: format!("{e:#}") }, &[]);
         })?;
@@ -133,10 +136,11 @@ impl New {
     }
 
     /// Takes the state at which the old daemon stops. Returns the time since which packets wait.
-    fn follow(&mut self, core: &Core, left: Option<Opened>) -> anyhow::Result<u64> {
+    fn follow(&mut self, core: &Core, remotes: &Remotes, left: Option<Opened>) -> anyhow::Result<u64> {
         let left = left.map(|left| core.foresee(left));
         self.talk.say(&Message::Freeze, &[])?;
-        let Stopped { sessions, learned, since_ns } = stopped(&mut self.talk)?;
+        let Stopped { sessions, learned, remotes: held, since_ns } = stopped(&mut self.talk)?;
+        remotes.adopt(held);
         core.adopt(sessions)?;
         core.learn(&learned);
         left.into_iter().for_each(|left| core.take_over(left));
@@ -186,7 +190,6 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
             }
             Message::Routes { routes } => shared.routes.extend(routes),
             Message::Watched { sessions } => shared.sessions.extend(sessions),
-            Message::Remotes { remotes } => shared.remotes.extend(remotes),
             Message::Shared => return Ok(shared),
             other => bail!("it says {other:?} while it shares"),
         }
@@ -199,6 +202,8 @@ pub(super) fn shared(talk: &mut Conversation) -> anyhow::Result<Shared> {
 pub(super) struct Stopped {
     pub sessions: BTreeMap<String, Frozen>,
     pub learned: Vec<Learned>,
+    /// BFD with remotes of tunnels.
+    pub remotes: HeldRemotes,
     /// The time since which packets wait.
     pub since_ns: u64,
 }
@@ -215,6 +220,7 @@ pub(super) fn stopped(talk: &mut Conversation) -> anyhow::Result<Stopped> {
                 session.descriptors.extend(descriptors);
             }
             Message::Learned { learned } => stopped.learned.extend(learned),
+            Message::Remotes { remotes } => stopped.remotes.extend(remotes),
             Message::Frozen { since_ns } => return Ok(Stopped { since_ns, ..stopped }),
             other => bail!("it says {other:?} while it stops"),
         }

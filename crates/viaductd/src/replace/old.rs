@@ -137,9 +137,7 @@ impl Old {
             talk.say(&Message::Routes { routes: part.to_vec() }, &[])?;
         }
         talk.say(&Message::Watched { sessions: self.bgp.held_sessions() }, &[])?;
-        for remotes in self.remotes.leave().parts(REMOTES) {
-            talk.say(&Message::Remotes { remotes }, &[])?;
-        }
+        self.remotes.leave();
         for (device, programs) in self.core.verbs_in_use() {
             let text =
                 format!("programs that use verbs device \"{device}\" ({programs}) have to open it again");
@@ -158,6 +156,7 @@ impl Old {
         let handed_over = self.core.freeze().map_err(Into::into).and_then(|sessions| {
             let sent = sessions.iter().try_for_each(|(port, frozen)| send(talk, port, frozen));
             sent.and_then(|()| self.tell_learned(talk))
+                .and_then(|()| self.tell_remotes(talk))
                 .and_then(|()| talk.say(&Message::Frozen { since_ns }, &[]))
                 .and_then(|()| expect(talk, &Message::Commit))
                 .and_then(|()| {
@@ -180,6 +179,12 @@ impl Old {
         learned
             .chunks(LEARNED)
             .try_for_each(|part| talk.say(&Message::Learned { learned: part.to_vec() }, &[]))
+    }
+
+    /// Sends which remotes of tunnels are there, as it is now that no more packets come.
+    fn tell_remotes(&self, talk: &mut Conversation) -> anyhow::Result<()> {
+        let held = self.remotes.rest();
+        held.parts(REMOTES).try_for_each(|remotes| talk.say(&Message::Remotes { remotes }, &[]))
     }
 }
 

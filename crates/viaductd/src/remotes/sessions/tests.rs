@@ -23,6 +23,8 @@ struct Fabric {
     /// Hosts that send and get nothing.
     dead: BTreeSet<u8>,
     way: Vec<(Duration, u8, u8, Vec<u8>)>,
+    /// Hosts whose packets are lost.
+    lost: BTreeSet<u8>,
     now: Duration,
     /// Changes of the tables of a host.
     changes: Vec<(Duration, u8, Change)>,
@@ -33,12 +35,12 @@ impl Fabric {
     fn new(others: &[u8]) -> Self {
         let now = ms(1);
         let mut hosts: BTreeMap<u8, Sessions> =
-            [1].iter().chain(others).map(|host| (*host, Sessions::new(HeldRemotes::default()))).collect();
+            [1].iter().chain(others).map(|host| (*host, Sessions::new())).collect();
         for (host, sessions) in &mut hosts {
             sessions.want(watched(if *host == 1 { others } else { &[1] }), now);
         }
-        let (dead, way, changes) = Default::default();
-        Self { hosts, dead, way, now, changes }
+        let (dead, way, lost, changes) = Default::default();
+        Self { hosts, dead, way, lost, now, changes }
     }
 
     fn run(&mut self, time: Duration) {
@@ -61,6 +63,9 @@ impl Fabric {
             for (to, said) in sessions.output(self.now) {
                 assert!(said.from >= FIRST_SOURCE);
                 let IpAddr::V4(to) = to else { continue };
+                if self.lost.contains(host) {
+                    continue;
+                }
                 self.way.push((self.now + DELAY, *host, to.octets()[3], said.payload.to_vec()));
             }
             self.changes.extend(sessions.take_changes().into_iter().map(|change| (self.now, *host, change)));
@@ -113,10 +118,12 @@ fn who_stops_is_down_and_who_watches_no_more_is_not() {
     let now = fabric.now;
     let (two, three) = (2, 3);
     fabric.hosts.get_mut(&two).unwrap().fail(now);
-    for (_, said) in fabric.hosts.get_mut(&three).unwrap().want(None, now) {
-        fabric.way.push((now + DELAY, 3, 1, said.payload.to_vec()));
-    }
-    fabric.run(ms(20));
+    fabric.hosts.get_mut(&three).unwrap().want(None, now);
+    // Some of its last words are lost.
+    fabric.lost.insert(3);
+    fabric.run(ms(15));
+    fabric.lost.clear();
+    fabric.run(ms(25));
     assert_eq!(
         fabric.told().iter().map(|(_, change)| change.clone()).collect::<Vec<_>>(),
         [set_down(2, true)]
@@ -147,7 +154,8 @@ fn another_daemon_goes_on() {
     fabric.dead.insert(1);
     fabric.run(ms(500));
     fabric.dead.remove(&1);
-    let mut next = Sessions::new(held);
+    let mut next = Sessions::new();
+    next.adopt(held);
     assert_eq!(next.take_changes(), [set_down(3, true)], "before packets flow");
     next.want(watched(&[2, 3]), fabric.now);
     fabric.hosts.insert(1, next);
@@ -159,6 +167,24 @@ fn another_daemon_goes_on() {
         fabric.told().iter().map(|(_, change)| change.clone()).collect::<Vec<_>>(),
         [set_down(2, true)]
     );
+}
+
+#[test]
+fn a_daemon_that_goes_on_after_all_has_lost_nobody() {
+    let mut fabric = Fabric::new(&[2]);
+    fabric.run(ms(5000));
+    fabric.told();
+    fabric.hosts.get_mut(&1).unwrap().leave(true);
+    fabric.run(ms(50));
+    fabric.dead.insert(1);
+    fabric.run(ms(500));
+    fabric.dead.clear();
+    let now = fabric.now;
+    let sessions = fabric.hosts.get_mut(&1).unwrap();
+    sessions.wait_anew(now);
+    sessions.leave(false);
+    fabric.run(ms(1000));
+    assert_eq!(fabric.changes, []);
 }
 
 #[test]
@@ -174,4 +200,21 @@ fn strangers_and_nonsense_are_nothing() {
     let many: BTreeSet<_> = (0..1000).map(|n| IpAddr::from([10, 0, (n >> 8) as u8, n as u8])).collect();
     sessions.want(Some(Watched { remotes: many, interval: ms(10) }), fabric.now);
     assert_eq!((sessions.list().len(), sessions.unwatched()), (MOST, 1000 - MOST));
+}
+
+#[test]
+fn one_that_is_watched_stays_where_more_come() {
+    let many: BTreeSet<_> = (0..1000).map(|n| IpAddr::from([10, 0, (n >> 8) as u8, n as u8])).collect();
+    let all = |more| many.iter().copied().chain(more).collect();
+    let watch = |sessions: &mut Sessions, remotes| {
+        sessions.want(Some(Watched { remotes, interval: ms(10) }), ms(1));
+        sessions.list().into_iter().map(|(remote, ..)| remote).collect::<BTreeSet<_>>()
+    };
+    let mut sessions = Sessions::new();
+    assert_eq!(watch(&mut sessions, [addr(2)].into()), [addr(2)].into());
+    let watched = watch(&mut sessions, all(Some(addr(2))));
+    assert!(watched.contains(&addr(2)) && watched.len() == MOST);
+    // The addresses before all others displace nobody.
+    let lower = (0..9).map(|n| IpAddr::from([1, 1, 1, n]));
+    assert_eq!(watch(&mut sessions, many.iter().copied().chain([addr(2)]).chain(lower).collect()), watched);
 }
