@@ -36,10 +36,10 @@ def attribute(flags, kind, value):
     return struct.pack("!BBH", flags | 0x10, kind, len(value)) + value
 
 
-def opening():
+def opening(speaker=THERE):
     capabilities = struct.pack("!BBHBB", 1, 4, 1, 0, 128) + struct.pack("!BBI", 65, 4, AS)
     options = struct.pack("!BB", 2, len(capabilities)) + capabilities
-    return message(OPEN, struct.pack("!BHH", 4, AS, 180) + socket.inet_aton(THERE) + bytes([len(options)]) + options)
+    return message(OPEN, struct.pack("!BHH", 4, AS, 180) + socket.inet_aton(speaker) + bytes([len(options)]) + options)
 
 
 def update(*attributes):
@@ -52,17 +52,28 @@ def route(number, labels=1):
     return bytes([24 + 64 + 32]) + label.to_bytes(3, "big") + rd + struct.pack("!I", (11 << 24) + number)
 
 
+# ORIGIN, AS_PATH, LOCAL_PREF, a target, MPLS over UDP.
+COMMON = b"".join((
+    attribute(0x40, 1, b"\0"),
+    attribute(0x40, 2, b""),
+    attribute(0x40, 5, struct.pack("!I", 100)),
+    attribute(0xC0, 16, struct.pack("!BBHI", 0, 2, AS, 1) + struct.pack("!BBIH", 3, 12, 0, 13)),
+))
+# Routes in a message.
+MOST = (MESSAGE - 64 - len(COMMON)) // ROUTE
+
+
+def announcement(host, numbers, labels=1):
+    """Makes the message that announces routes of one host."""
+    hop = bytes(8) + struct.pack("!I", (10 << 24) + (128 << 16) + host)
+    routes = b"".join(route(number, labels) for number in numbers)
+    return update(COMMON, attribute(0x80, 14, VPNV4 + bytes([len(hop)]) + hop + b"\0" + routes))
+
+
 def announcements(count, hosts, labels):
     """Makes the messages that announce so many routes, each with those of one host."""
-    common = attribute(0x40, 1, b"\0") + attribute(0x40, 2, b"") + attribute(0x40, 5, struct.pack("!I", 100))
-    target = struct.pack("!BBHI", 0, 2, AS, 1)
-    udp = struct.pack("!BBIH", 3, 12, 0, 13)
-    common += attribute(0xC0, 16, target + udp)
-    most = (MESSAGE - 64 - len(common)) // ROUTE
-    for at, first in enumerate(range(0, count, most)):
-        hop = bytes(8) + struct.pack("!I", (10 << 24) + (128 << 16) + at % hosts)
-        routes = b"".join(route(number, labels) for number in range(first, min(first + most, count)))
-        yield update(common, attribute(0x80, 14, VPNV4 + bytes([len(hop)]) + hop + b"\0" + routes))
+    for at, first in enumerate(range(0, count, MOST)):
+        yield announcement(at % hosts, range(first, min(first + MOST, count)), labels)
 
 
 def withdrawals(count):

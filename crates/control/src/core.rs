@@ -58,6 +58,7 @@ use queue::Queue;
 use rib::SourceId;
 use start::{Beginning, choose};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -310,6 +311,14 @@ impl Core {
         drop(state);
         self.store.heal();
         Ok(())
+    }
+
+    /// Returns a number that changes when an interface's other end comes or goes.
+    pub(crate) fn present(&self) -> u64 {
+        let state = self.lock();
+        let mut hasher = DefaultHasher::new();
+        state.slots.keys().for_each(|name| (name, state.is_up(name)).hash(&mut hasher));
+        hasher.finish()
     }
 
     /// Tells the BGP speaker what the host has to say.
