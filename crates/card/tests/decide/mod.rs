@@ -72,14 +72,16 @@ impl Carrier for Bench {
 
 impl Bench {
     /// Returns whether every card should handle a packet itself: it has one receiver, and needs nothing that only the
-    /// host can do, such as VLANs of guests.
+    /// host can do, such as VLANs of guests, and a DSCP.
     fn is_plain(&self, packet: &Packet, decision: &Decision) -> bool {
         let Verdict::Forward(forward) = &decision.verdict else { return false };
         let is_tagged = |id| self.host.tables.vif(id).is_some_and(Vif::is_tagged);
+        let is_marked = self.host.tables.vif(packet.ingress).is_some_and(|vif| vif.dscp.is_some());
         let effects = &decision.effects;
         effects.meters.is_empty()
             && effects.mirror_in.is_empty()
             && effects.mirror_out.is_empty()
+            && !is_marked
             && !is_tagged(packet.ingress)
             && !is_tagged(forward.port)
     }
