@@ -12,7 +12,7 @@ import pytest
 from lab import eventually
 from lab.host import REPOSITORY
 from lab.shell import run
-from lab.topology import SEATS, one_host
+from lab.topology import SEATS, host_config, one_host, tap
 
 A1, A2 = SEATS["a1"], SEATS["a2"]
 
@@ -162,3 +162,62 @@ def test_a_client_in_python_changes_and_watches(host, lab):
     assert [line["what"] for line in lines()] == ["set", "gone"]
     assert {line["name"] for line in lines()} == {"10.7.0.0/16"}
     watching.stop()
+
+
+def test_owners_have_what_they_sent(lab, monkeypatch):
+    """Each owner has the objects of its file, or those of its resync, over the daemon's death; the others stay."""
+    host = lab.host(host_config("a", {"a1": tap("a1")}, wire=False, owners=["jobs", "agent:1000"]))
+    jobs = lab.directory / "jobs.toml"
+
+    def write(*prefixes):
+        route = '[[route]]\nnetwork = "blue"\nprefix = "{}"\nto = "drop"\n'
+        jobs.write_text("".join(route.format(prefix) for prefix in prefixes))
+        return jobs
+
+    def of(owner):
+        return {row["prefix"] for row in host.viaduct("rt") if row["owner"] == owner}
+
+    host.call("rt", "add", "10.7.0.0/16", "--to", "drop")
+    host.call("--as", "jobs", "apply", write("10.8.1.0/24", "10.8.2.0/24"))
+    tried = host.call("--as", "jobs", "apply", "--dry-run", write("10.8.2.0/24", "10.8.3.0/24"))
+    assert "2 objects would change" in tried.stdout and of("jobs") == {"10.8.1.0/24", "10.8.2.0/24"}
+    host.call("apply", "--as", "jobs", jobs)
+    assert (of("jobs"), of("api")) == ({"10.8.2.0/24", "10.8.3.0/24"}, {"10.7.0.0/16"})
+    refused = host.call("rt", "del", "10.8.2.0/24", check=False)
+    assert refused.returncode == 1 and "belongs to jobs" in refused.stderr
+    host.call("rt", "del", "10.8.2.0/24", "--take-over")
+    for words, why in [(["--as", "nobody", "apply", jobs], "add it to `owners`"),
+                       (["--as", "jobs", "apply", host.file], "belongs to the host's file")]:
+        refused = host.call(*words, check=False)
+        assert refused.returncode == 1 and why in refused.stderr, refused
+
+    monkeypatch.syspath_prepend(str(generated(lab)))
+    import viaduct_pb2 as api
+    from viaduct_pb2_grpc import ViaductStub
+
+    options = [("grpc.default_authority", "viaduct"), ("grpc.use_local_subchannel_pool", 1)]
+    stub = lambda: ViaductStub(grpc.insecure_channel(f"unix:{host.run_dir}/viaduct.sock", options=options))
+    put = lambda prefix: api.Operation(put=api.Object(route=api.Route(
+        network="blue", prefix=prefix, to=[api.Target(drop=True)])))
+    send = lambda prefix, **more: api.TransactRequest(operations=[put(prefix)], owner="agent", **more)
+    client = stub()
+    for number in range(3):
+        client.Transact(send(f"10.9.{number}.0/24"))
+    resync = client.BeginResync(api.BeginResyncRequest(owner="agent")).resync
+    client.Transact(send("10.9.0.0/24", resync=resync))
+    host.kill()
+    host.start()
+    client = stub()
+    with pytest.raises(grpc.RpcError) as gone:
+        client.Transact(send("10.9.1.0/24", resync=resync, end_resync=True))
+    assert gone.value.code() == grpc.StatusCode.NOT_FOUND and "BeginResync again" in gone.value.details()
+    assert of("agent") == {"10.9.0.0/24", "10.9.1.0/24", "10.9.2.0/24"}
+    resync = client.BeginResync(api.BeginResyncRequest(owner="agent")).resync
+    client.Transact(send("10.9.2.0/24", resync=resync))
+    client.Transact(send("10.9.4.0/24", resync=resync, end_resync=True))
+    assert of("agent") == {"10.9.2.0/24", "10.9.4.0/24"}
+    # The agent dies in the middle, and its time passes.
+    resync = client.BeginResync(api.BeginResyncRequest(owner="agent", seconds=1)).resync
+    client.Transact(send("10.9.4.0/24", resync=resync))
+    eventually(lambda: of("agent") == {"10.9.4.0/24"}, "what was not sent is gone")
+    assert (of("jobs"), of("api")) == ({"10.8.3.0/24"}, {"10.7.0.0/16"})

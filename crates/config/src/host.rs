@@ -38,6 +38,8 @@ pub struct Host {
     /// Group whose members may read by a second API socket; `None`: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub readers: Option<String>,
+    /// Programs that own objects by a name of their own, beside the file and the API.
+    pub owners: Vec<OwnerName>,
     /// Directories in which sockets may be that are added while the daemon runs, besides the run-dir and
     /// those of sockets in the file. `DIR/**` is `DIR` with all below it. If a file names none, they are
     /// [`SOCKET_DIRS`].
@@ -69,11 +71,65 @@ impl Default for Host {
             tunnel_bfd: None,
             metrics: None,
             readers: None,
+            owners: Vec::new(),
             socket_dirs: Vec::new(),
             guest_memory_mb: None,
             guests_memory_mb: None,
             bgp: None,
         }
+    }
+}
+
+/// The name of a program that owns objects, and who may use it besides root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct OwnerName {
+    /// The name.
+    pub name: String,
+    /// The number of the user; `None`: root alone.
+    pub user: Option<u32>,
+}
+
+impl OwnerName {
+    /// Returns whether a user may act as this owner.
+    #[must_use]
+    pub fn may_be_used_by(&self, uid: u32) -> bool {
+        uid == 0 || self.user == Some(uid)
+    }
+}
+
+/// Returns whether a program can own objects by this name.
+#[must_use]
+pub fn is_owner(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=32).contains(&name.len()) && name.chars().all(is_plain)
+}
+
+impl From<OwnerName> for String {
+    fn from(OwnerName { name, user }: OwnerName) -> Self {
+        match user {
+            Some(uid) => format!("{name}:{uid}"),
+            None => name,
+        }
+    }
+}
+
+impl Value for OwnerName {
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        let text = text(value)?;
+        let (name, user) = text.split_once(':').map_or((text, None), |(name, user)| (name, Some(user)));
+        if !is_owner(name) {
+            return Err(format!(
+                "\"{text}\" is no owner: 1 to 32 lowercase letters, digits and \"-\", as in \"jobs\""
+            ));
+        }
+        if ["file", "api", "bgp", "ovs"].contains(&name) {
+            return Err(format!("\"{name}\" is the name of an owner that is always there"));
+        }
+        let user = user.map(str::parse).transpose().map_err(|_| {
+            format!("\"{text}\": the user is a number, as `id -u` prints it, for example \"{name}:1000\"")
+        })?;
+        Ok(Self { name: name.to_owned(), user })
     }
 }
 
@@ -195,6 +251,7 @@ impl Host {
             tunnel_bfd: r.get::<TunnelBfd>("tunnel_bfd").and_then(|interval| interval.0),
             metrics: r.get("metrics"),
             readers: r.get::<Group>("readers").map(|group| group.0),
+            owners: r.list("owners"),
             socket_dirs: match r.given::<SocketDir>("socket_dirs") {
                 Some(dirs) => dirs.into_iter().map(|dir| dir.0).collect(),
                 None => SOCKET_DIRS.map(str::to_owned).to_vec(),
@@ -206,6 +263,11 @@ impl Host {
         for (i, core) in host.workers.iter().enumerate() {
             if host.workers[..i].contains(core) {
                 r.problem(Some("workers"), format!("core {core} is listed twice in `workers`"));
+            }
+        }
+        for (i, owner) in host.owners.iter().enumerate() {
+            if host.owners[..i].iter().any(|other| other.name == owner.name) {
+                r.problem(Some("owners"), format!("\"{}\" is listed twice in `owners`", owner.name));
             }
         }
         if host.tunnel_source.iter().filter(|a| a.is_ipv4()).count() > 1

@@ -26,7 +26,7 @@ pub use check::{
     CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes_and_rules,
     unguarded, warnings,
 };
-pub use host::{Executor, Host, SOCKET_DIRS};
+pub use host::{Executor, Host, OwnerName, SOCKET_DIRS, is_owner};
 pub use include::{Included, MOST_FILES, Texts, folder_of, includes, open_included};
 pub use machine::{
     check_machine, check_owners, check_readers, check_ways_out, check_wires, cpus, device_mtu,
@@ -118,7 +118,7 @@ pub fn read(texts: &Texts) -> Result<Document, Problems> {
 /// All problems of the text.
 pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     let mut parts = Parts::read(text);
-    parts.refuse_hosts("belongs to the host's file; change it there");
+    parts.refuse_hosts("belongs to the host's file, which is applied without an owner (--as, VIADUCT_OWNER); here are objects alone");
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
     }

@@ -15,6 +15,26 @@ fn every_kind_of_object_reads() {
 }
 
 #[test]
+fn owners_have_plain_names_and_users() {
+    let owners = |list: &str| parse(&format!("[host]\nname = \"a\"\nowners = {list}"));
+    let found = owners("[\"cni\", \"agent:1000\"]").unwrap().host.owners;
+    let may: Vec<_> = found.iter().map(|o| [0, 1000].map(|uid| o.may_be_used_by(uid))).collect();
+    assert_eq!(may, [[true, false], [true, true]]);
+    for (wrong, why) in [
+        ("[\"api\"]", "always there"),
+        ("[\"file:7\"]", "always there"),
+        ("[\"bgp\"]", "always there"),
+        ("[\"CNI\"]", "lowercase"),
+        ("[\"\"]", "lowercase"),
+        ("[\"agent:root\"]", "a number"),
+        ("[\"cni\", \"cni:7\"]", "listed twice"),
+    ] {
+        let said = owners(wrong).unwrap_err().to_string();
+        assert!(said.contains(why), "{wrong}: {said}");
+    }
+}
+
+#[test]
 fn sockets_are_where_vmms_have_them_unless_the_file_says_where() {
     let dirs = |line: &str| parse(&format!("[host]\nname = \"a\"\n{line}")).unwrap().host.socket_dirs;
     assert_eq!(dirs(""), ["/var/lib/libvirt/qemu/**", "/var/lib/vhost_sockets", "/run/openvswitch"]);
@@ -178,7 +198,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("mtu = 9000", "mtu = 90000", "wire \"up0\": mtu: 90000 is out of range; use 576 to 9216"),
     ("vrf = 2", "vrf = 0", "network \"public\": vrf: 0 is out of range; use 1 to 65535"),
     ("vrf = 2", "vrf = 65536", "vrf: 65536 is out of range; use 1 to 65535"),
-    ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 20)"),
+    ("vrf = 2", "vrf = 1", "network \"public\": vrf 1 is already taken by network \"blue\" (line 21)"),
     ("vlan = 7", "vlan = 4095", "vlan: 4095 is out of range; use 1 to 4094"),
     ("as = 64512\nrouter_id", "as = 0\nrouter_id", "[bgp]: as: 0 is out of range; use 1 to 4294967294"),
     ("router_id = \"192.0.2.1\"", "router_id = \"fd00::1\"", "a router id has the form of an IPv4 address"),

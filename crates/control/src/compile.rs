@@ -406,8 +406,8 @@ impl<'a> Compiler<'a> {
                 }
             }
             Object::Default(default) => self.set_default(&default.network, default.action),
-            Object::Network(config::Network { name, default: Some(default), .. }) => {
-                self.set_default(name, *default);
+            Object::Network(network) => {
+                network.default.iter().for_each(|default| self.set_default(&network.name, *default));
             }
             _ => {}
         }

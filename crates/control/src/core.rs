@@ -8,6 +8,7 @@ mod config_file;
 mod counts;
 mod directory;
 mod hand_over;
+mod host;
 mod inherited;
 mod joined;
 mod learned;
@@ -16,6 +17,7 @@ mod open_ports;
 mod opening;
 mod plugged;
 mod queue;
+mod resync;
 mod retry;
 mod routes;
 mod seen;
@@ -30,6 +32,7 @@ pub use config_file::ConfigFile;
 pub use hand_over::{Foreseen, SharedPort};
 pub use learned::Learned;
 
+pub(crate) use resync::Part;
 pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
@@ -50,17 +53,19 @@ use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Route}
 use config_file::digest;
 use directory::Directory;
 use executor::Executor;
+use host::{begin_anew, check_host};
 use inherited::Inherited;
 use model::{ApplyError, Change};
 use open_ports::{Fresh, OnFailure, Slots, Switch};
 use plugged::Plugged;
 use queue::Queue;
+use resync::Resyncs;
 use rib::SourceId;
 use start::{Beginning, choose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 use targets::Targets;
@@ -78,6 +83,9 @@ pub enum Error {
     /// An object in the request does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// The client may not do that.
+    #[error("{0}")]
+    Denied(String),
     #[error("{0} changes wait to be made: ask again when others are answered")]
     Busy(usize),
     #[error("the host is at revision {present}, not {expected}: look again at what changed")]
@@ -110,6 +118,8 @@ pub struct Core {
     claims: Claims,
     /// Locked while a change is made, not while its ports are opened.
     state: Mutex<State>,
+    /// Objects that changed since freed memory was given back, in this second and before.
+    changed: [AtomicUsize; 2],
     /// Has those who change the state lock it in the order in which they come.
     turn: tokio::sync::Mutex<()>,
     queue: Queue,
@@ -138,6 +148,7 @@ struct State {
     revision: u64,
     unconfirmed: Option<Unconfirmed>,
     answers: Answers,
+    resyncs: Resyncs,
     targets: Targets,
     /// Sources whose stale routes go, and when.
     stale_routes: Vec<(SourceId, Instant)>,
@@ -162,6 +173,9 @@ impl Switching {
         Self { by, durability, on_failure, taken: None, carryover: None, opened: Fresh::new() }
     }
 }
+
+/// Changed objects after which memory that was freed is given back: they took ten megabytes on their way, about.
+const MANY: usize = 10_000;
 
 /// The effects of a change, done or only tried.
 #[derive(Clone, Debug, Default)]
@@ -205,6 +219,7 @@ impl Core {
             revision: store.revision(),
             unconfirmed: None,
             answers: Answers::default(),
+            resyncs: Resyncs::default(),
             targets: Targets::default(),
             stale_routes: Vec::new(),
         };
@@ -226,6 +241,7 @@ impl Core {
             retrying,
             claims: Claims::default(),
             state,
+            changed: [AtomicUsize::new(MANY), AtomicUsize::new(0)],
             turn: tokio::sync::Mutex::default(),
             queue: Queue::default(),
             history,
@@ -298,6 +314,7 @@ impl Core {
     pub fn refresh(&self) -> Result<(), Error> {
         let Ok(mut state) = self.lock_to_change() else { return Ok(()) };
         self.undo_unconfirmed(&mut state, false);
+        self.end_late_resyncs(&mut state);
         self.follow_links(&mut state)?;
         self.expire_routes(&mut state)?;
         self.learn_macs(&mut state);
@@ -355,9 +372,23 @@ impl Core {
         Ok(())
     }
 
-    /// Writes for the next daemon everything but connections. The server calls it about once a second.
+    /// Writes for the next daemon everything but connections, and gives back memory that large changes took. The server
+    /// calls it about once a second.
     pub(crate) fn keep(&self) {
+        self.give_back_memory();
         self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), false));
+    }
+
+    /// Gives back memory in the first second without changes after many: others may wait for the allocator meanwhile.
+    fn give_back_memory(&self) {
+        let [now, before] = &self.changed;
+        match now.swap(0, Ordering::Relaxed) {
+            0 if before.load(Ordering::Relaxed) >= MANY => {
+                before.store(0, Ordering::Relaxed);
+                mem::give_back();
+            }
+            changed => drop(before.fetch_add(changed, Ordering::Relaxed)),
+        }
     }
 
     /// Does the same as `keep` at the daemon's end, after the workers have flushed their counts.
@@ -454,6 +485,8 @@ impl Core {
             self.executor.apply(changes)?;
             self.ports.tables_changed();
         }
+        let changed: usize = update.revisions.iter().map(|revision| revision.differences.len()).sum();
+        self.changed[0].fetch_add(changed, Ordering::Relaxed);
         Ok(self.store.write(update)?)
     }
 
@@ -545,48 +578,6 @@ fn missing(key: &Key, state: &State) -> Error {
 
 fn none_of(problems: Vec<Problem>) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Problems::from(problems).into()) }
-}
-
-/// Checks that a new `[host]` changes only what may change while the daemon runs: the addresses at which
-/// tunnels start, and the senders whose packets they accept.
-fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
-    if running.name != wanted.name {
-        return Err(Error::Conflict(format!(
-            "the file is of host \"{}\", this is \"{}\"; if that is its name, start or replace the daemon \
-             with the file",
-            wanted.name, running.name
-        )));
-    }
-    let fixed = [
-        ("workers", running.workers != wanted.workers),
-        ("executor", running.executor != wanted.executor),
-        ("metrics", running.metrics != wanted.metrics),
-        ("readers", running.readers != wanted.readers),
-        ("socket_dirs", running.socket_dirs != wanted.socket_dirs),
-        ("guest_memory_mb", running.guest_memory_mb != wanted.guest_memory_mb),
-        ("guests_memory_mb", running.guests_memory_mb != wanted.guests_memory_mb),
-    ];
-    let mut changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
-    let of = if changed.is_empty() && running.bgp != wanted.bgp { "[bgp]" } else { "[host]" };
-    changed.extend((of == "[bgp]").then_some("as a whole"));
-    match &changed[..] {
-        [] => Ok(()),
-        keys => Err(Error::Conflict(format!(
-            "{of} {} can't change while the daemon runs: put that in the file it is started with, and {}",
-            keys.join(", "),
-            begin_anew(running, wanted)
-        ))),
-    }
-}
-
-/// Tells people what to do so that all of a new `[host]` takes effect.
-fn begin_anew(running: &Host, wanted: &Host) -> &'static str {
-    if running.executor == wanted.executor {
-        "replace the daemon (`viaductd --replace`) or restart it"
-    } else {
-        // A card can't be handed over to a new daemon.
-        "restart the daemon"
-    }
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ fn undo(revision: &Revision, objects: &mut Objects) {
     let back: Vec<_> = revision.differences.iter().filter(as_left).cloned().collect();
     for Difference { key, old, .. } in back {
         match old {
-            Some(old) => objects.restore(old.seq, old.owner, old.object.clone()),
+            Some(old) => objects.restore(old.seq, old.owner.clone(), old.object.clone()),
             None => drop(objects.remove(&key)),
         }
     }

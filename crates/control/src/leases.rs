@@ -24,7 +24,7 @@ pub(crate) fn with_mac(objects: &Objects, guest: &str, mac: Mac) -> Option<Objec
     let owned = get(objects, guest)?;
     let lease = lease(owned).filter(|lease| lease.mac.is_none())?;
     let mut next = objects.clone();
-    next.restore(owned.seq, owned.owner, Lease { mac: Some(mac), ..lease.clone() }.into());
+    next.restore(owned.seq, owned.owner.clone(), Lease { mac: Some(mac), ..lease.clone() }.into());
     Some(next)
 }
 
@@ -159,7 +159,9 @@ fn lease(owned: &Owned) -> Option<&Lease> {
 /// Returns the networks with pools.
 fn pools(objects: &Objects) -> HashMap<String, Network> {
     let network = |owned: &Owned| match &owned.object {
-        Object::Network(network) if !network.pool.is_empty() => Some((network.name.clone(), network.clone())),
+        Object::Network(network) if !network.pool.is_empty() => {
+            Some((network.name.clone(), (**network).clone()))
+        }
         _ => None,
     };
     objects.of_kind(Kind::Network).filter_map(network).collect()

@@ -4,25 +4,35 @@ use imbl::ordmap::DiffItem;
 use std::sync::Arc;
 
 /// The party that asked for an object; only it may change the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// `viaduct apply`, or the daemon's file.
     File,
+    /// Whoever uses the API without a name.
+    #[default]
     Api,
+    /// A program that `[host] owners` names.
+    Named(Arc<str>),
 }
 
 impl Owner {
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::File => "file",
             Self::Api => "api",
+            Self::Named(name) => name,
         }
     }
 
+    /// Returns the owner of this name; `None` if no owner can have it.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::File, Self::Api].into_iter().find(|owner| owner.name() == name)
+        match name {
+            "file" => Some(Self::File),
+            "api" => Some(Self::Api),
+            _ => config::is_owner(name).then(|| Self::Named(name.into())),
+        }
     }
 }
 

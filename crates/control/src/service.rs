@@ -18,7 +18,7 @@ mod users;
 
 use crate::answers::{Answers, Held};
 use crate::clients::{Connection, Peer};
-use crate::core::{Core, Done, Operation, Transaction, View};
+use crate::core::{Core, Done, Operation, Part, Transaction, View};
 use crate::history::Author;
 use crate::object_change::{ObjectChange, log};
 use crate::server::{Missing, Sandbox};
@@ -184,19 +184,21 @@ fn changes(Done { changes, notes, revision }: Done, warnings: Vec<v1::Warning>) 
 impl Viaduct for Service {
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Reply<v1::Changes> {
         let by = author(&request, "apply");
-        let v1::ApplyRequest { toml, dry_run, confirm_seconds, included } = request.into_inner();
+        let v1::ApplyRequest { toml, dry_run, confirm_seconds, included, owner } = request.into_inner();
+        let owner = (!owner.is_empty()).then(|| transact::owner(&owner)).transpose()?;
         let file = |file: v1::IncludedFile| Included { name: file.name, text: file.toml };
         let included = included.map(|all| all.files.into_iter().map(file).collect());
         let (texts, confirm) = (Texts { main: toml, included }, transact::seconds(confirm_seconds));
+        let apply = move |core: &Core| match owner {
+            None => core.apply(by, &texts, dry_run, confirm),
+            Some(owner) => core.apply_as(by, owner, &texts.main, dry_run, confirm),
+        };
         if dry_run {
-            let tried = self.blocking(move |core| {
-                let done = core.apply(by, &texts, true, None)?;
-                Ok(changes(done, Vec::new()))
-            });
+            let tried = self.blocking(move |core| Ok(changes(apply(core)?, Vec::new())));
             return tried.await.map(Response::new);
         }
         let work = move |core: &Core| {
-            let done = core.apply(by, &texts, false, confirm)?;
+            let done = apply(core)?;
             Ok((done, state::all_warnings(&core.view())))
         };
         self.change(by, work).await
@@ -250,6 +252,14 @@ impl Viaduct for Service {
             Ok((asked, warnings))
         };
         self.transacted(by, is_short, work).await
+    }
+
+    async fn begin_resync(&self, request: Request<v1::BeginResyncRequest>) -> Reply<v1::BeginResyncReply> {
+        let by = author(&request, "resync");
+        let v1::BeginResyncRequest { owner, seconds } = request.into_inner();
+        let (owner, wait) = (transact::owner(&owner)?, transact::seconds(seconds));
+        let resync = self.blocking(move |core| Ok(core.begin_resync(by, owner, wait)?)).await?;
+        Ok(Response::new(v1::BeginResyncReply { resync }))
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {

@@ -134,14 +134,14 @@ fn has(wire: &Wire, addr: IpAddr) -> bool {
 /// Returns the wires that the kernel does not keep.
 fn own_wires(view: &View) -> impl Iterator<Item = &Wire> {
     view.objects.of_kind(Kind::Wire).filter_map(|owned| match &owned.object {
-        Object::Wire(wire) if !wire.shared => Some(wire),
+        Object::Wire(wire) if !wire.shared => Some(&**wire),
         _ => None,
     })
 }
 
 fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
     let Object::Wire(wire) = object else { return None };
-    let Wire { name, shared, addresses, .. } = wire;
+    let Wire { name, shared, addresses, .. } = &**wire;
     let (device, vif) = (wire.device()?.to_owned(), view.ids.vif(name)?);
     let addresses = addresses.iter().map(IpNet::addr).collect();
     Some(UnderlayWire { vif, name: name.clone(), device, shared: *shared, addresses })

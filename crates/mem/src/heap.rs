@@ -1,4 +1,4 @@
-//! Bounds the heap of a process with many threads.
+//! The heap of a process with many threads, and large requests.
 
 /// Lets all threads share so many arenas of the C library's allocator. By default there are eight for each CPU, and
 /// threads that come and go leave in each of them what the largest request took.
@@ -10,4 +10,14 @@ pub fn share_arenas(most: usize) {
     }
     #[cfg(not(target_env = "gnu"))]
     let _ = most;
+}
+
+/// Gives the kernel the memory that was freed. The C library keeps what lies between pieces in use: after a large request,
+/// most of what that took.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function takes the allocator's own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

@@ -30,7 +30,7 @@ pub use burst::{BURST, Burst, RxPacket};
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use fault::FaultWord;
 pub use guard::Guarded;
-pub use heap::share_arenas;
+pub use heap::{give_back, share_arenas};
 pub use lease::Lease;
 pub use offload::{Csum, Gso, Offload};
 pub use port::{Accepts, Frozen, NoRoom, Opened, Port, PortStatus, Refusal, Room, RxQueue, TxQueue};

@@ -46,6 +46,16 @@ pub struct Options {
         display_order = GENERAL + 2
     )]
     pub run_dir: PathBuf,
+    /// Change objects as this owner, which `[host] owners` names, instead of as the API [env: VIADUCT_OWNER]
+    #[arg(
+        long = "as",
+        value_name = "OWNER",
+        global = true,
+        default_value_t = default_owner(),
+        hide_default_value = true,
+        display_order = GENERAL + 3
+    )]
+    pub owner: String,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -55,6 +65,10 @@ pub struct Options {
 pub fn default_run_dir() -> PathBuf {
     let named = std::env::var_os("VIADUCT_RUN_DIR").filter(|name| !name.is_empty());
     named.map_or_else(|| api::RUN_DIR.into(), PathBuf::from)
+}
+
+fn default_owner() -> String {
+    std::env::var("VIADUCT_OWNER").unwrap_or_default()
 }
 
 impl Options {
@@ -72,7 +86,7 @@ pub enum Output {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Configure the host as FILE says: all of it, or nothing
+    /// Configure the host as FILE says: all of it, or nothing. With --as: that owner's objects alone
     Apply {
         /// A host.toml; - is standard input
         file: PathBuf,
@@ -293,7 +307,7 @@ mod tests {
             let options = help.lines().filter(|line| line.trim_start().starts_with('-'));
             let names: Vec<_> =
                 options.filter_map(|line| line.split("--").nth(1)?.split(' ').next()).collect();
-            assert_eq!(names[names.len() - 4..], ["json", "output", "run-dir", "help"], "{names:?}");
+            assert_eq!(names[names.len() - 5..], ["json", "output", "run-dir", "as", "help"], "{names:?}");
         }
     }
 

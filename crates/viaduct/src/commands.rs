@@ -28,6 +28,8 @@ pub struct Context {
     client: Client,
     json: bool,
     run_dir: PathBuf,
+    /// The owner as whom objects are changed; empty: the API.
+    owner: String,
 }
 
 /// Runs a command that needs no daemon, if it is one.
@@ -63,7 +65,8 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         return done;
     }
     let client = connect(&options.run_dir).await?;
-    let mut on = Context { client, json: options.is_json(), run_dir: options.run_dir };
+    let (json, owner) = (options.is_json(), options.owner);
+    let mut on = Context { client, json, run_dir: options.run_dir, owner };
     match options.command {
         Command::Apply { file, dry_run, confirm } => apply::apply(&mut on, &file, dry_run, confirm).await,
         Command::Confirm => history::confirm(&mut on).await,

@@ -103,14 +103,14 @@ impl Subject<'_> {
 
     fn networks(&self) -> impl Iterator<Item = &Network> {
         self.document.objects.iter().filter_map(|item| match &item.object {
-            Object::Network(network) => Some(network),
+            Object::Network(network) => Some(&**network),
             _ => None,
         })
     }
 
     fn wires(&self) -> impl Iterator<Item = &Wire> {
         self.document.objects.iter().filter_map(|item| match &item.object {
-            Object::Wire(wire) => Some(wire),
+            Object::Wire(wire) => Some(&**wire),
             _ => None,
         })
     }

@@ -725,7 +725,7 @@ pub struct Lease {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OwnedObject {
-    /// file, api, bgp or ovs.
+    /// file, api, bgp, ovs, or a name of `\[host\] owners`.
     #[prost(string, tag = "1")]
     pub owner: ::prost::alloc::string::String,
     /// The object.
@@ -755,6 +755,10 @@ pub struct ApplyRequest {
     /// The files that it includes, if it has `include`.
     #[prost(message, optional, tag = "4")]
     pub included: ::core::option::Option<IncludedFiles>,
+    /// Replace the objects of this owner (TransactRequest) instead of the file's: `toml` has objects alone. Empty: the
+    /// file's.
+    #[prost(string, tag = "5")]
+    pub owner: ::prost::alloc::string::String,
 }
 /// The files that a host.toml includes.
 #[allow(clippy::all)]
@@ -808,12 +812,12 @@ pub struct TransactRequest {
     /// Refuse the request unless the host is at this revision (ObjectsReply, Changes).
     #[prost(uint64, optional, tag = "2")]
     pub expected_revision: ::core::option::Option<u64>,
-    /// A text of the client's choice, 64 bytes at most. If a user sends several requests with the same text, the daemon
-    /// carries out the first one, and answers the others likewise (with 100 changes at most). It remembers the last 256. So
-    /// a client may repeat a request whose answer it did not get.
+    /// A text of the client's choice, 64 bytes at most. If a user sends several requests with the same text as the same
+    /// owner, the daemon carries out the first one, and answers the others likewise (with 100 changes at most). It
+    /// remembers the last 256. So a client may repeat a request whose answer it did not get.
     #[prost(string, tag = "3")]
     pub request_id: ::prost::alloc::string::String,
-    /// Also change and remove objects of other owners. They are the API's then.
+    /// Also change and remove objects of other owners. What is changed is this owner's then.
     #[prost(bool, tag = "4")]
     pub take_over: bool,
     /// Change nothing, and return what would change.
@@ -822,6 +826,38 @@ pub struct TransactRequest {
     /// Undo the change after so many seconds, unless Confirm comes before; 0: keep it.
     #[prost(uint32, tag = "6")]
     pub confirm_seconds: u32,
+    /// The owner who asks, by a name that `\[host\] owners` has; empty: the API.
+    #[prost(string, tag = "7")]
+    pub owner: ::prost::alloc::string::String,
+    /// The owner's resync to which this belongs (BeginResyncReply); 0: none. It takes no patches.
+    #[prost(uint64, tag = "8")]
+    pub resync: u64,
+    /// Ends the resync: the owner's objects that no request of it created or put are removed. Without `resync`, this request
+    /// is all of it.
+    #[prost(bool, tag = "9")]
+    pub end_resync: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeginResyncRequest {
+    /// The owner, as in TransactRequest.
+    #[prost(string, tag = "1")]
+    pub owner: ::prost::alloc::string::String,
+    /// The resync ends by itself after so many seconds, an hour at most; 0: two minutes.
+    #[prost(uint32, tag = "2")]
+    pub seconds: u32,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BeginResyncReply {
+    /// The number of the resync. An earlier one of the owner is forgotten, as are all when the daemon ends: then nothing is
+    /// removed.
+    #[prost(uint64, tag = "1")]
+    pub resync: u64,
 }
 /// One step of a transaction.
 #[allow(clippy::all)]
@@ -1288,7 +1324,7 @@ pub struct RouteEntry {
     /// The nexthop in words.
     #[prost(string, tag = "4")]
     pub text: ::prost::alloc::string::String,
-    /// Owner of the object that it follows from: file, api, bgp or ovs.
+    /// Owner of the object that it follows from: file, api, bgp, ovs, or a name of `\[host\] owners`.
     #[prost(string, tag = "5")]
     pub owner: ::prost::alloc::string::String,
     /// That object, as in: guest "vm1".
@@ -1358,7 +1394,7 @@ pub struct RuleEntry {
     /// Number of the rule.
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// file, api, bgp or ovs.
+    /// file, api, bgp, ovs, or a name of `\[host\] owners`.
     #[prost(string, tag = "2")]
     pub owner: ::prost::alloc::string::String,
     /// Its network.
@@ -3367,7 +3403,7 @@ pub mod viaduct_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Replaces the objects of owner "file" by those of a host.toml; other objects stay. All or nothing.
+        /// Replaces the objects of owner "file", or of another one, by those of a file; other objects stay. All or nothing.
         pub async fn apply(
             &mut self,
             request: impl tonic::IntoRequest<super::ApplyRequest>,
@@ -3426,8 +3462,8 @@ pub mod viaduct_client {
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Remove"));
             self.inner.unary(req, path, codec).await
         }
-        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
-        /// rate, shape, DSCP, MTU, MAC or addresses change.
+        /// Creates, replaces, changes and removes objects, owned by the API or the owner that is named. All or nothing. A guest
+        /// keeps its port if only its rate, shape, DSCP, MTU, MAC or addresses change.
         pub async fn transact(
             &mut self,
             request: impl tonic::IntoRequest<super::TransactRequest>,
@@ -3447,6 +3483,31 @@ pub mod viaduct_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "Transact"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Begins a resync: the owner sends all of its objects anew, by Transact, and what it did not send goes at the end.
+        pub async fn begin_resync(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BeginResyncRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BeginResyncReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/BeginResync",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BeginResync"));
             self.inner.unary(req, path, codec).await
         }
         /// Keeps what a request with `confirm_seconds` changed.
@@ -4071,7 +4132,7 @@ pub mod viaduct_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ViaductServer.
     #[async_trait]
     pub trait Viaduct: std::marker::Send + std::marker::Sync + 'static {
-        /// Replaces the objects of owner "file" by those of a host.toml; other objects stay. All or nothing.
+        /// Replaces the objects of owner "file", or of another one, by those of a file; other objects stay. All or nothing.
         async fn apply(
             &self,
             request: tonic::Request<super::ApplyRequest>,
@@ -4086,12 +4147,20 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
-        /// Creates, replaces, changes and removes objects, owned by the API. All or nothing. A guest keeps its port if only its
-        /// rate, shape, DSCP, MTU, MAC or addresses change.
+        /// Creates, replaces, changes and removes objects, owned by the API or the owner that is named. All or nothing. A guest
+        /// keeps its port if only its rate, shape, DSCP, MTU, MAC or addresses change.
         async fn transact(
             &self,
             request: tonic::Request<super::TransactRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
+        /// Begins a resync: the owner sends all of its objects anew, by Transact, and what it did not send goes at the end.
+        async fn begin_resync(
+            &self,
+            request: tonic::Request<super::BeginResyncRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BeginResyncReply>,
+            tonic::Status,
+        >;
         /// Keeps what a request with `confirm_seconds` changed.
         async fn confirm(
             &self,
@@ -4536,6 +4605,51 @@ pub mod viaduct_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TransactSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/BeginResync" => {
+                    #[allow(non_camel_case_types)]
+                    struct BeginResyncSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::UnaryService<super::BeginResyncRequest>
+                    for BeginResyncSvc<T> {
+                        type Response = super::BeginResyncReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BeginResyncRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::begin_resync(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BeginResyncSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

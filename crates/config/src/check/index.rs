@@ -85,11 +85,11 @@ impl Index {
         let mut index = Self { bgp: host.bgp.clone(), ..Self::default() };
         for object in objects {
             match object {
-                Object::Wire(wire) => index.wires.push(wire.clone()),
+                Object::Wire(wire) => index.wires.push((**wire).clone()),
                 Object::Network(network) => {
                     let gateways = network.gateways.iter().map(|net| net.addr());
                     index.own(&network.name, gateways, object);
-                    index.networks.insert(network.name.clone(), network.clone());
+                    index.networks.insert(network.name.clone(), (**network).clone());
                 }
                 Object::Guest(guest) => {
                     index.own(&guest.network, guest.addresses.iter().copied(), object);

@@ -11,7 +11,7 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
     for item in objects {
         match &item.object {
             Object::Network(network) if !network.pool.is_empty() => {
-                pools.insert(network.name.as_str(), network);
+                pools.insert(network.name.as_str(), &**network);
             }
             Object::Guest(guest) => drop(guests.insert(guest.name.as_str(), &**guest)),
             _ => {}

@@ -12,7 +12,7 @@ const LONGEST: usize = 1280;
 /// Returns warnings about the services of networks.
 pub(super) fn warnings(objects: &[Item]) -> Vec<Problem> {
     let network = |item: &Item| match &item.object {
-        Object::Network(network) => Some((network.name.clone(), network.clone())),
+        Object::Network(network) => Some((network.name.clone(), (**network).clone())),
         _ => None,
     };
     let networks: HashMap<String, Network> = objects.iter().filter_map(network).collect();
@@ -51,7 +51,7 @@ fn shared_blocks(objects: &[Item]) -> HashMap<&str, String> {
     });
     let networks = objects.iter().filter_map(|item| match &item.object {
         Object::Network(network) if network.shared_addresses().next().is_some() => {
-            Some((&*network.name, network))
+            Some((&*network.name, &**network))
         }
         _ => None,
     });

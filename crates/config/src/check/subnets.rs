@@ -17,7 +17,9 @@ pub fn warnings(objects: &[Item]) -> Vec<Problem> {
         })
         .collect();
     let network = |item: &Item| match &item.object {
-        Object::Network(network) if !network.pool.is_empty() => Some((network.name.clone(), network.clone())),
+        Object::Network(network) if !network.pool.is_empty() => {
+            Some((network.name.clone(), (**network).clone()))
+        }
         _ => None,
     };
     let pools: HashMap<String, Network> = objects.iter().filter_map(network).collect();

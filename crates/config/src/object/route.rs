@@ -61,7 +61,8 @@ const MAX_ECMP: usize = 64;
 
 fn read_targets(r: &mut Reader<'_>) -> Vec<Target> {
     let before = r.problems();
-    let to: Vec<Target> = r.one_or_many("to");
+    let mut to: Vec<Target> = r.one_or_many("to");
+    to.shrink_to_fit();
     if to.is_empty() && r.problems() == before {
         r.problem(None, "`to` is missing: where the packets go");
     }

@@ -1,6 +1,9 @@
 //! Changes that clients ask for, while others are made. Changes of routes and rules wait in a queue, from which one thread
 //! takes many at once and makes them together. Other changes lock the state one by one.
 //!
+//! The executor sees the result of those that are made together. A route for which it has no room is so told as made if a
+//! later one of them removes it.
+//!
 //! A change in the queue has no thread of its own: threads that wait for each other cost more than the changes. The first
 //! change that comes starts one of the runtime's threads, which ends when the queue is empty.
 
@@ -52,15 +55,14 @@ pub(super) struct Waiting {
 
 impl Waiting {
     fn is_same_request(&self, other: &Self) -> bool {
-        let Self { by, asked, .. } = self;
-        !asked.request_id.is_empty()
-            && (by.peer.uid, &asked.request_id) == (other.by.peer.uid, &other.asked.request_id)
+        let asked = self.asked.known_by(self.by);
+        asked.is_some() && asked == other.asked.known_by(other.by)
     }
 
     /// Keeps the answer for those who ask again.
     fn keep(&self, state: &mut State, done: &Result<Done, Error>) {
         if let Ok(done) = done {
-            state.answers.keep(self.by, &self.asked.request_id, done);
+            state.remember(self.by, &self.asked, done);
         }
     }
 }

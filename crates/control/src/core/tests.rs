@@ -5,6 +5,7 @@ mod files;
 mod left;
 mod plugged;
 mod queue;
+mod resync;
 mod routes;
 mod transact;
 

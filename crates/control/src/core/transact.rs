@@ -1,6 +1,7 @@
 //! Changes of objects by clients: transactions, those that must be confirmed, and the way back.
 
 use super::changes::{Draft, Step};
+use super::resync::{Part, may_act_as};
 use super::{Core, Done, Error, State, Switching, missing};
 use crate::history::{Author, History};
 use crate::owner::{Objects, Owned, Owner};
@@ -46,12 +47,15 @@ impl Operation {
 /// A change that a client asks for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transaction {
+    /// The owner of what it changes.
+    pub(crate) owner: Owner,
     pub(crate) operations: Vec<Operation>,
     pub(crate) expected: Option<u64>,
     pub(crate) request_id: String,
     pub(crate) take_over: bool,
     pub(crate) dry_run: bool,
     pub(crate) confirm: Option<Duration>,
+    pub(crate) resync: Option<Part>,
 }
 
 /// The result of a transaction's operations.
@@ -62,10 +66,18 @@ pub(super) enum Drafted {
 }
 
 impl Transaction {
-    /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port.
+    /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port. The end of a
+    /// resync may change anything.
     pub(crate) fn can_be_joined(&self) -> bool {
         let is_light = |operation: &Operation| matches!(operation.key().kind, Kind::Route | Kind::Rule);
-        !self.dry_run && self.confirm.is_none() && self.operations.iter().all(is_light)
+        let ends = self.resync.is_some_and(Part::ends);
+        !self.dry_run && self.confirm.is_none() && !ends && self.operations.iter().all(is_light)
+    }
+
+    /// Returns by what the same request is known again; `None`: it has no identifier.
+    pub(super) fn known_by(&self, by: Author) -> Option<Asked> {
+        let Self { owner, resync, request_id, .. } = self;
+        (!request_id.is_empty()).then(|| (by.peer.uid, owner.clone(), *resync, request_id.clone()))
     }
 
     /// Carries out the operations on objects at a revision.
@@ -79,7 +91,8 @@ impl Transaction {
         if self.request_id.len() > LONGEST_ID {
             return Err(Error::Conflict(format!("a request's id has {LONGEST_ID} bytes at most")));
         }
-        if let Some(done) = state.answers.get(by, &self.request_id) {
+        may_act_as(&state.host, by, &self.owner)?;
+        if let Some(done) = state.answers.get(by, self) {
             return Ok(Drafted::Known(done));
         }
         if let Some(expected) = self.expected.filter(|expected| *expected != present) {
@@ -87,8 +100,9 @@ impl Transaction {
         }
         let mut next = objects.clone();
         for (index, operation) in self.operations.iter().enumerate() {
-            operate(&mut next, operation, self.take_over, state).map_err(at(index))?;
+            self.operate(&mut next, operation, state).map_err(at(index))?;
         }
+        self.resynced(by, state, &mut next)?;
         Ok(Drafted::New(next))
     }
 
@@ -101,6 +115,52 @@ impl Transaction {
             Some(index) => at(index)(e),
             None => e,
         }
+    }
+
+    /// Carries out one step on `next`.
+    fn operate(&self, next: &mut Objects, operation: &Operation, state: &State) -> Result<(), Error> {
+        let (owner, take_over) = (&self.owner, self.take_over);
+        let may_change = |old: &Owned| take_over || old.owner == *owner;
+        match operation {
+            Operation::Create(object) => match next.get(&object.key()) {
+                Some(old) if old.object == *object => {}
+                Some(old) => return Err(differs(old, &object.key())),
+                None => next.put(owner.clone(), object.clone()),
+            },
+            Operation::Put(object) => match next.get(&object.key()) {
+                Some(old) if old.object == *object && (old.owner == *owner || !take_over) => {}
+                Some(old) if !may_change(old) => return Err(is_anothers(old, &object.key())),
+                _ => next.put(owner.clone(), object.clone()),
+            },
+            Operation::Patch { key, .. } if self.resync.is_some() => {
+                return Err(Error::Conflict(format!("{key}: a resync takes whole objects: use put")));
+            }
+            Operation::Patch { key, table, fields } => {
+                let old = next.get(key).ok_or_else(|| missing(key, state))?;
+                if !may_change(old) {
+                    return Err(is_anothers(old, key));
+                }
+                let (seq, object) = (old.seq, patched(old, table, fields)?);
+                // The key of a rule is its text.
+                match object.key() {
+                    same if same == *key => {}
+                    _ if key.kind == Kind::Rule => drop(next.remove(key)),
+                    other => {
+                        return Err(Error::Conflict(format!(
+                            "{key} can't become {other}; remove and add it"
+                        )));
+                    }
+                }
+                next.restore(seq, owner.clone(), object);
+            }
+            Operation::Delete { key, allow_missing } => match next.get(key) {
+                None if *allow_missing => {}
+                None => return Err(missing(key, state)),
+                Some(old) if !may_change(old) => return Err(is_anothers(old, key)),
+                Some(_) => drop(next.remove(key)),
+            },
+        }
+        Ok(())
     }
 }
 
@@ -117,32 +177,33 @@ pub(crate) struct Unconfirmed {
     pub(crate) until: Instant,
 }
 
-/// The last requests that had an identifier, by user.
+/// The part of a request by which it is known again: who asked, as which owner, in which resync, and the identifier.
+pub(super) type Asked = (Option<u32>, Owner, Option<Part>, String);
+
+/// The last requests that had an identifier.
 #[derive(Debug, Default)]
-pub(super) struct Answers(VecDeque<(Option<u32>, String, Done)>);
+pub(super) struct Answers(VecDeque<(Asked, Done)>);
 
 impl Answers {
     /// Returns the answer to a request. One without identifier has none.
-    fn get(&self, by: Author, id: &str) -> Option<Done> {
-        let same = |(uid, known, _): &&(Option<u32>, String, Done)| *uid == by.peer.uid && known == id;
-        self.0.iter().find(same).map(|(_, _, done)| done.clone())
+    fn get(&self, by: Author, asked: &Transaction) -> Option<Done> {
+        let asked = asked.known_by(by)?;
+        self.0.iter().find(|(known, _)| *known == asked).map(|(_, done)| done.clone())
     }
 
     /// Keeps the answer to a request that has an identifier.
-    pub(super) fn keep(&mut self, by: Author, id: &str, done: &Done) {
-        if id.is_empty() || self.get(by, id).is_some() {
-            return;
-        }
+    fn keep(&mut self, by: Author, asked: &Transaction, done: &Done) {
+        let Some(known) = asked.known_by(by).filter(|_| self.get(by, asked).is_none()) else { return };
         if self.0.len() == ANSWERS {
             self.0.pop_front();
         }
         let changes = done.changes.iter().take(LISTED).cloned().collect();
-        self.0.push_back((by.peer.uid, id.to_owned(), Done { changes, ..done.clone() }));
+        self.0.push_back((known, Done { changes, ..done.clone() }));
     }
 }
 
 impl Core {
-    /// Changes objects, as the API's, without others that wait.
+    /// Changes objects without others that wait.
     ///
     /// # Errors
     /// As for any change; [`Error::Revision`].
@@ -164,7 +225,7 @@ impl Core {
             || Switching::by(by),
             |state, before, done| {
                 self.wait(state, asked.confirm, before);
-                state.answers.keep(by, &asked.request_id, done);
+                state.remember(by, &asked, done);
             },
         );
         done.map_err(|e| asked.blamed(e))
@@ -271,44 +332,12 @@ pub(super) fn may_wait(state: &State, wait: Option<Duration>) -> Result<(), Erro
     }
 }
 
-/// Carries out one step on `next`.
-fn operate(next: &mut Objects, operation: &Operation, take_over: bool, state: &State) -> Result<(), Error> {
-    let may_change = |old: &Owned| take_over || old.owner == Owner::Api;
-    match operation {
-        Operation::Create(object) => match next.get(&object.key()) {
-            Some(old) if old.object == *object => {}
-            Some(old) => return Err(differs(old, &object.key())),
-            None => next.put(Owner::Api, object.clone()),
-        },
-        Operation::Put(object) => match next.get(&object.key()) {
-            Some(old) if old.object == *object && (old.owner == Owner::Api || !take_over) => {}
-            Some(old) if !may_change(old) => return Err(is_anothers(old, &object.key())),
-            _ => next.put(Owner::Api, object.clone()),
-        },
-        Operation::Patch { key, table, fields } => {
-            let old = next.get(key).ok_or_else(|| missing(key, state))?;
-            if !may_change(old) {
-                return Err(is_anothers(old, key));
-            }
-            let (seq, object) = (old.seq, patched(old, table, fields)?);
-            // The key of a rule is its text.
-            match object.key() {
-                same if same == *key => {}
-                _ if key.kind == Kind::Rule => drop(next.remove(key)),
-                other => {
-                    return Err(Error::Conflict(format!("{key} can't become {other}; remove and add it")));
-                }
-            }
-            next.restore(seq, Owner::Api, object);
-        }
-        Operation::Delete { key, allow_missing } => match next.get(key) {
-            None if *allow_missing => {}
-            None => return Err(missing(key, state)),
-            Some(old) if !may_change(old) => return Err(is_anothers(old, key)),
-            Some(_) => drop(next.remove(key)),
-        },
+impl State {
+    /// Remembers a transaction that was made: its answer, and what an owner sent anew.
+    pub(super) fn remember(&mut self, by: Author, asked: &Transaction, done: &Done) {
+        self.answers.keep(by, asked, done);
+        self.resyncs.note(asked, &self.objects);
     }
-    Ok(())
 }
 
 /// Returns an object with these fields of a table.
@@ -327,16 +356,16 @@ fn patched(old: &Owned, table: &toml::Table, fields: &[String]) -> Result<Object
 fn differs(old: &Owned, key: &Key) -> Error {
     let advice = match old.owner {
         Owner::File => "change it in the host's file, and apply that",
-        Owner::Api => "remove it first, or change it (`set`)",
+        Owner::Api | Owner::Named(_) => "remove it first, or change it (`set`)",
     };
     Error::Conflict(format!("{key} is there already (owner {}) and differs; {advice}", old.owner.name()))
 }
 
 /// Returns the error that the object belongs to another owner.
 fn is_anothers(old: &Owned, key: &Key) -> Error {
-    let how = match old.owner {
+    let how = match &old.owner {
         Owner::File => "comes from the host's file; change it there and run `viaduct apply FILE`".to_owned(),
-        other => format!("belongs to {}; change it there", other.name()),
+        other => format!("belongs to {}; change it there, or take it over (`--take-over`)", other.name()),
     };
     Error::Conflict(format!("{key} {how}"))
 }

@@ -28,7 +28,7 @@ impl<'a> WithFile<'a> {
                 // objects of other owners.
                 Some(other) if other.owner != Owner::File && other.object == item.object => continue,
                 Some(other) if other.owner != Owner::File => {
-                    left.push((key, other.owner));
+                    left.push((key, other.owner.clone()));
                     continue;
                 }
                 Some(old) if old.object == item.object => {}

@@ -135,6 +135,10 @@ pub(crate) fn key(message: &v1::Key) -> Result<Key, String> {
         Kind::Route | Kind::Mac | Kind::Flood | Kind::Nat | Kind::Forward | Kind::Rule | Kind::Default
     );
     match (&message.network, in_network) {
+        // A number or name of a rule would have told the network.
+        (None, true) if kind == Kind::Rule => {
+            Err(format!("there is no rule {name}; `viaduct rule` lists them"))
+        }
         (None, true) => Err(format!("a {kind} belongs to a network; name it")),
         (network, true) => Ok(Key { kind, network: network.clone(), name }),
         (_, false) => Ok(Key { kind, network: None, name }),

@@ -173,7 +173,7 @@ pub(super) fn export(
 ) -> Result<(), Status> {
     let hidden = |secret: &Secret| Secret(Secret::hidden(&secret.0).into());
     let text = |owned: &Owned| {
-        let owner = match owned.owner {
+        let owner = match &owned.owner {
             Owner::File => String::new(),
             other => format!("# owner: {}\n", other.name()),
         };

@@ -37,6 +37,10 @@ impl Viaduct for ReadOnly {
         refused("transact")
     }
 
+    async fn begin_resync(&self, _: Request<v1::BeginResyncRequest>) -> Reply<v1::BeginResyncReply> {
+        refused("a resync")
+    }
+
     async fn confirm(&self, _: Request<v1::ConfirmRequest>) -> Reply<v1::ConfirmReply> {
         refused("confirm")
     }

@@ -29,6 +29,7 @@ impl From<Error> for Status {
                 (Code::InvalidArgument, "INVALID")
             }
             Error::NotFound(_) => (Code::NotFound, "NOT_FOUND"),
+            Error::Denied(_) => (Code::PermissionDenied, "OWNER"),
             Error::Revision { expected, present } => {
                 about.insert("expected".to_owned(), expected.to_string());
                 about.insert("present".to_owned(), present.to_string());

@@ -313,7 +313,7 @@ impl<'a> RuleNumbers<'a> {
     /// Returns the rule that has this name, if there is one alone.
     fn by_name(&self, key: &v1::Key) -> Option<&'a config::Rule> {
         let rules = self.view.objects.of_kind(config::Kind::Rule).filter_map(|owned| match &owned.object {
-            Object::Rule(rule) => Some(rule),
+            Object::Rule(rule) => Some(&**rule),
             _ => None,
         });
         let is_meant = |rule: &&config::Rule| {

@@ -1,10 +1,10 @@
 //! Transactions, the last changes, and watching them.
 
-use super::refusal::invalid_at;
-use super::{Core, ENTRY, Held, Operation, Transaction, View, change, convert, tables};
+use super::refusal::{invalid, invalid_at};
+use super::{Core, ENTRY, Held, Operation, Part, Transaction, View, change, convert, tables};
 use crate::history::{Revision, since_1970};
 use crate::object_change::describe;
-use crate::owner::{Difference, Owned};
+use crate::owner::{Difference, Owned, Owner};
 use api::v1::{self, operation::Operation as Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,11 @@ pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<T
     let steps = request.operations.into_iter().enumerate();
     let operations: Result<_, Status> =
         steps.map(|(at, step)| operation(&rules, step.operation).map_err(invalid_at(at))).collect();
+    let owner = owner(&request.owner)?;
+    let resync = Part::of(request.resync, request.end_resync);
     Ok(Transaction {
+        owner,
+        resync,
         operations: operations?,
         expected: request.expected_revision,
         request_id: request.request_id,
@@ -35,6 +39,16 @@ pub(super) fn transaction(view: &View, request: v1::TransactRequest) -> Result<T
         dry_run: request.dry_run,
         confirm: seconds(request.confirm_seconds),
     })
+}
+
+/// Returns the owner who asks.
+pub(super) fn owner(name: &str) -> Result<Owner, Status> {
+    match name {
+        "" => Ok(Owner::Api),
+        name => Owner::from_name(name).ok_or_else(|| {
+            invalid(format!("\"{name}\" is no owner: 1 to 32 lowercase letters, digits and \"-\""))
+        }),
+    }
 }
 
 /// Returns whether a request names rules, which may have to be searched by their names.

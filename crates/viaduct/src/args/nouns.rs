@@ -31,7 +31,7 @@ pub enum Action<A: Args> {
     /// Change fields of one, in place: a guest keeps its port
     #[command(aliases = ["change", "update"])]
     Set(Fields),
-    /// Remove objects that the API added: all of those named, or none
+    /// Remove objects that the API, or who --as names, added: all of those named, or none
     #[command(visible_alias = "delete", aliases = ["rm", "remove"])]
     Del(Keys),
 }
@@ -48,7 +48,7 @@ pub struct Fields {
     /// Give this field its default; may be repeated
     #[arg(long, value_name = "FIELD")]
     pub unset: Vec<String>,
-    /// Also change an object of the host's file, which is then the API's
+    /// Also change an object of another owner, for example one of the file; it is then the API's, or that of --as
     #[arg(long)]
     pub take_over: bool,
     /// Undo the change after so many seconds, unless `viaduct confirm` comes before
@@ -109,6 +109,9 @@ pub struct Keys {
     /// Read the keys from the first word of each line of FILE; - is standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "keys")]
     pub file: Option<PathBuf>,
+    /// Also remove objects of other owners, as those of the host's file
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 /// The actions on one kind of object that belongs to a network.

@@ -55,11 +55,11 @@ pub async fn apply(
     dry_run: bool,
     confirm_seconds: u32,
 ) -> Result<(), Failure> {
-    let Texts { main: toml, included } = read(file)?;
+    let (Texts { main: toml, included }, owner) = (read(file)?, on.owner.clone());
     let one = |file: Included| v1::IncludedFile { name: file.name, toml: file.text };
     let included = included.filter(|_| !config::includes(&toml).is_empty());
     let included = included.map(|all| v1::IncludedFiles { files: all.into_iter().map(one).collect() });
-    let request = v1::ApplyRequest { toml, dry_run, confirm_seconds, included };
+    let request = v1::ApplyRequest { toml, dry_run, confirm_seconds, included, owner };
     let changes = on.client.apply(request).await.map_err(|status| refused(file, dry_run, status))?;
     show(&changes.into_inner(), on.json, &done(dry_run, confirm_seconds))
 }

@@ -53,16 +53,19 @@ impl Noun<'_> {
             }
             Some(Action::Add(args)) => {
                 let object = |object| Step::Create(v1::Object { object: Some(object) });
-                transact(on, objects(*args)?.into_iter().map(object)).await
+                transact(on, objects(*args)?.into_iter().map(object), false).await
             }
             Some(Action::Set(fields)) => {
                 let request = set::request(self.key(fields.key.clone()), &fields)?;
+                let request = v1::TransactRequest { owner: on.owner.clone(), ..request };
                 let changes = on.client.transact(request).await?.into_inner();
                 apply::show(&changes, on.json, &apply::done(false, fields.confirm))
             }
             Some(Action::Del(keys)) => {
+                let take_over = keys.take_over;
                 let keys = input::keys(keys)?.into_iter().map(|name| Some(self.key(name)));
-                transact(on, keys.map(|key| Step::Delete(v1::Delete { key, allow_missing: false }))).await
+                let steps = keys.map(|key| Step::Delete(v1::Delete { key, allow_missing: false }));
+                transact(on, steps, take_over).await
             }
         }
     }
@@ -98,9 +101,14 @@ impl Noun<'_> {
 const MAX_NAMED: usize = 16;
 
 /// Carries out the steps, all or none, and shows what changed.
-async fn transact(on: &mut Context, steps: impl Iterator<Item = Step>) -> Result<(), Failure> {
+async fn transact(
+    on: &mut Context,
+    steps: impl Iterator<Item = Step>,
+    take_over: bool,
+) -> Result<(), Failure> {
     let operations = steps.map(|step| v1::Operation { operation: Some(step) }).collect();
-    let request = v1::TransactRequest { operations, ..Default::default() };
+    let owner = on.owner.clone();
+    let request = v1::TransactRequest { operations, owner, take_over, ..Default::default() };
     let changes = on.client.transact(request).await?.into_inner();
     apply::show(&changes, on.json, "changed")
 }
@@ -483,10 +491,8 @@ pub async fn rule(
         Some(Action::Add(_)) => Some(the_network(on, network).await?),
         _ => network,
     };
-    let rows = match &action {
-        Some(Action::Add(_)) => Vec::new(),
-        _ => rows(&table(on, TableName::Rule, network.clone()).await?.rules),
-    };
+    let rules = async { Ok(rows(&table(on, TableName::Rule, network.clone()).await?.rules)) };
+    let rows = shown(&action, rules).await?;
     let columns: &[Column] = &[
         ("ID", "id"),
         ("NAME", "name"),
@@ -505,25 +511,8 @@ pub async fn rule(
         Some(Action::Add(args)) if add::may_name_guests(args) => objects(on, Kind::Guest).await?,
         _ => Vec::new(),
     };
-    // A rule is named by its ID, which tells its network, or by its name.
-    let is_there = |id: &str| match rows.iter().any(|row| cell(&row["id"]) == id || row["name"] == id) {
-        true => Ok(()),
-        false => Err(Failure::Refused(format!("there is no rule {id}; `viaduct rule` lists them"))),
-    };
-    let action = match action {
-        Some(Action::Set(fields)) => {
-            is_there(&fields.key)?;
-            Some(Action::Set(fields))
-        }
-        Some(Action::Del(keys)) => {
-            let keys = input::keys(keys)?;
-            keys.iter().try_for_each(|id| is_there(id))?;
-            Some(Action::Del(Keys { keys, file: None }))
-        }
-        other => other,
-    };
     Noun { name: "rule", keys: &["id", "name"], kind: Kind::Rule, network, columns }
-        .run(on, rows.clone(), action, |args| add::rule(of, args, &guests))
+        .run(on, rows, action, |args| add::rule(of, args, &guests))
         .await
 }
 
