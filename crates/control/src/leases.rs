@@ -31,6 +31,8 @@ pub(crate) fn with_mac(objects: &Objects, guest: &str, mac: Mac) -> Option<Objec
 /// Addresses that a guest leased on another host, at most one of each family, and the MAC by which it asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Brought {
+    /// The network of the addresses.
+    pub(crate) network: String,
     pub(crate) mac: Option<Mac>,
     pub(crate) addresses: Vec<IpAddr>,
 }
@@ -40,6 +42,8 @@ pub(crate) struct Brought {
 pub(crate) enum NotTaken {
     #[error("the guest leases none here: it has `addresses`, or its network no `pool`")]
     NoPool,
+    #[error("it is of network \"{0}\", and the guest is in another one here")]
+    OtherNetwork(String),
     #[error("the guest's lease is fixed by the file here")]
     Fixed,
     #[error("{0} is no host's address in the subnets of the network's `gateways` here")]
@@ -55,6 +59,9 @@ pub(crate) enum NotTaken {
 pub(crate) fn brought(objects: &Objects, guest: &Guest, brought: Brought) -> Result<Objects, NotTaken> {
     let network = pools(objects).remove(&guest.network).filter(|network| network.leases_to(guest));
     let network = network.ok_or(NotTaken::NoPool)?;
+    if network.name != brought.network {
+        return Err(NotTaken::OtherNetwork(brought.network));
+    }
     let own = get(objects, &guest.name);
     if own.is_some_and(|owned| owned.owner != Owner::Api) {
         return Err(NotTaken::Fixed);

@@ -256,8 +256,8 @@ async fn pause(core: &Arc<Core>, present: &mut Option<u64>) {
         if present.replace(now).is_some_and(|before| before != now) {
             return;
         }
-        // Use a hundredth of a CPU at most.
-        pause = ARRIVAL.max(100 * start.elapsed());
+        // Use a hundredth of a CPU at most. If a look took long, it may only have waited for others.
+        pause = ARRIVAL.max(100 * start.elapsed()).min(REFRESH.saturating_sub(begun.elapsed()));
     }
 }
 

@@ -3,7 +3,7 @@
 //! places with others, so that these can't end sessions.
 
 use crate::asked::{Questions, asker};
-use model::{DropReason, Seconds, Service};
+use model::{DropReason, Seconds, Service, VifId};
 use packet::{Headers, proto};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,9 +40,10 @@ impl Bfd {
         self.numbers.iter().zip(places).for_each(|(at, number)| at.store(number, Ordering::Relaxed));
     }
 
-    fn knows(&self, number: u32) -> bool {
-        let found = order(number).map(|place| self.numbers[place].load(Ordering::Relaxed));
-        found.take_while(|found| *found != 0).any(|found| found == number)
+    /// Returns the place of a number that is known.
+    fn place(&self, number: u32) -> Option<usize> {
+        let found = order(number).map(|place| (place, self.numbers[place].load(Ordering::Relaxed)));
+        found.take_while(|(_, found)| *found != 0).find(|(_, found)| *found == number).map(|(place, _)| place)
     }
 
     /// Puts a packet of a remote where its session takes it from.
@@ -60,8 +61,12 @@ impl Bfd {
         let at = usize::from(headers.l4_at) + proto::UDP_LEN + NUMBER;
         let number =
             frame.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |it| u32::from_be_bytes(*it));
-        let to = if self.knows(number) { &self.known } else { &self.others };
-        to.put(asker(from), Service::Bfd, frame, complete, now)
+        // Who forges another remote's address, and knows a number of its own, uses up the share of that number.
+        let (to, asker) = match self.place(number) {
+            Some(place) => (&self.known, VifId(u16::try_from(place).unwrap_or_default())),
+            None => (&self.others, asker(from)),
+        };
+        to.put(asker, Service::Bfd, frame, complete, now)
     }
 }
 
@@ -105,9 +110,10 @@ mod tests {
         let bfd = Bfd::over(Questions::new().0);
         let numbers: Vec<u32> = (1..600).map(|number| number << 12 | 4095).collect();
         bfd.know(&numbers);
-        assert!(numbers.iter().all(|number| bfd.knows(*number)));
-        assert!(!bfd.knows(0) && !bfd.knows(600 << 12 | 4095) && !bfd.knows(5000));
+        let knows = |number| bfd.place(number).is_some();
+        assert!(numbers.iter().all(|number| knows(*number)));
+        assert!(!knows(0) && !knows(600 << 12 | 4095) && !knows(5000));
         bfd.know(&[1]);
-        assert!(bfd.knows(1) && !bfd.knows(numbers[0]));
+        assert!(knows(1) && !knows(numbers[0]));
     }
 }

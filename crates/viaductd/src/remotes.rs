@@ -243,7 +243,9 @@ impl Thread {
     fn patience(&self) -> Duration {
         let deadline = lock(&self.shared.sessions).deadline();
         let until = deadline.map(|deadline| deadline.saturating_sub(self.shared.began.elapsed()));
-        match self.shared.has_host.load(Ordering::Acquire) {
+        let works =
+            self.shared.has_host.load(Ordering::Acquire) && !self.shared.rests.load(Ordering::Acquire);
+        match works {
             true => until.unwrap_or(TICK).min(TICK),
             false => TICK,
         }

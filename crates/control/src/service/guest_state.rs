@@ -418,7 +418,7 @@ fn read_lease(of: &GuestLease) -> Result<Brought, String> {
             false => Ok(mac),
         }
     };
-    Ok(Brought { mac: of.mac.as_ref().map(mac).transpose()?, addresses })
+    Ok(Brought { network: of.network.clone(), mac: of.mac.as_ref().map(mac).transpose()?, addresses })
 }
 
 const SEEN: u8 = Connection::FIN | Connection::REPLY_FIN | Connection::BOTH_WAYS;

@@ -149,23 +149,24 @@ impl Connections {
     /// Makes room for an answer of `len` bytes to a guest's interface. If all answers are too long, the longest goes of
     /// the interface that has most, with its connection, while that is more than this one has. Returns whether there is
     /// room.
-    fn hold(&mut self, number: u16, len: usize) -> bool {
+    fn hold(&mut self, number: u16, len: usize, results: &mut Results) -> bool {
         let held = |all: &[Connection]| all.iter().map(Connection::held).sum::<usize>();
         let own = self.guests.get(&number).map_or(0, |all| held(all)) + len;
         loop {
             let mut room = HELD;
             let mut richest = (own, None);
-            for all in self.guests.values_mut() {
+            for (number, all) in &mut self.guests {
                 let has = held(all);
                 room = room.saturating_sub(has);
                 if has > richest.0 {
-                    richest = (has, Some(all));
+                    richest = (has, Some((*number, all)));
                 }
             }
             match richest {
                 _ if len <= room => return true,
                 (_, None) => return false,
-                (_, Some(all)) => {
+                (_, Some((number, all))) => {
+                    results.outcomes.push((number, Err(Refused::TooMany)));
                     let longest = all.iter().enumerate().max_by_key(|(_, its)| its.held());
                     longest.map(|(at, _)| at).into_iter().for_each(|at| drop(all.swap_remove(at)));
                 }
@@ -182,7 +183,11 @@ impl Connections {
         now: Duration,
         results: &mut Results,
     ) -> bool {
-        let message = if self.hold(number, message.len()) {
+        let is_there = |all: &Vec<Connection>| all.iter().any(|its| its.number() == connection);
+        if !self.guests.get(&number).is_some_and(is_there) {
+            return false;
+        }
+        let message = if self.hold(number, message.len(), results) {
             message
         } else {
             results.outcomes.push((number, Err(Refused::TooMany)));

@@ -25,11 +25,13 @@ struct Moved {
     is_held: bool,
     /// Whether it was here when announcements were made last.
     was_here: bool,
+    /// Whether it went while it was held back: what peers say of it counts again, from the beginning.
+    has_gone: bool,
 }
 
 impl Moves {
     /// Returns the number with which to announce an address that was not announced: that of its move, if another host
-    /// has it. Nothing: it is not to be announced.
+    /// has it; `None`: it is held back.
     pub fn number(
         &mut self,
         place: Place,
@@ -52,16 +54,20 @@ impl Moves {
 
     /// Notes which addresses are here.
     pub fn note(&mut self, is_here: impl Fn(&Place) -> bool) {
-        self.0.iter_mut().for_each(|(place, moved)| moved.was_here = is_here(place));
+        for (place, moved) in &mut self.0 {
+            let was_here = std::mem::replace(&mut moved.was_here, is_here(place));
+            moved.has_gone |= moved.is_held && was_here && !moved.was_here;
+        }
     }
 
-    /// Returns the addresses that are held back no more: they were quiet, or no other host has them.
+    /// Returns the addresses of which peers are to be heard again: they are held back no more, because they were quiet or
+    /// no other host has them, or they have gone.
     pub fn release(&mut self, speaker: &Speaker, now: Duration) -> Vec<Place> {
         let mut released = Vec::new();
         self.0.retain(|place, moved| {
             let is_alone = || speaker.mac(place.0, place.1).is_none();
             let is_over = moved.end().is_none_or(|end| end <= now) || (moved.is_held && is_alone());
-            if is_over && moved.is_held {
+            if (is_over && moved.is_held) || std::mem::take(&mut moved.has_gone) {
                 released.push(*place);
             }
             !is_over
@@ -79,10 +85,12 @@ impl Moves {
         self.0.iter().filter(|(_, moved)| moved.is_held).map(|(place, _)| place)
     }
 
-    /// Returns whether a change is about an address that stays where it is meanwhile.
+    /// Returns whether a change is about an address of this host that is held back: it stays where it is.
     pub fn stops(&self, change: &Change) -> bool {
         match change {
-            Change::Mac { vrf, mac, .. } => self.0.get(&(*vrf, *mac)).is_some_and(|moved| moved.is_held),
+            Change::Mac { vrf, mac, .. } => {
+                self.0.get(&(*vrf, *mac)).is_some_and(|moved| moved.is_held && moved.was_here)
+            }
             _ => false,
         }
     }
@@ -136,7 +144,10 @@ mod tests {
         assert!((0..4).all(|at| moves(&mut all, at)));
         assert!(!all.stops(&change(MAC)));
         assert!(!moves(&mut all, 179));
+        assert!(!all.stops(&change(MAC)), "it has gone");
+        all.note(|_| true);
         assert!(all.stops(&change(MAC)) && !all.stops(&change(Mac([2; 6]))));
+        all.note(|_| false);
         assert_eq!(all.held().collect::<Vec<_>>(), [&(1, MAC)]);
         assert!(!moves(&mut all, 200), "it moves still");
         assert_eq!(all.deadline(), Some(seconds(380)));

@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(super) const MOST: usize = 512;
 /// Lost packets after which a remote is down.
 const MULTIPLIER: u8 = 3;
+/// The longest time for which a remote is told that it is watched no more.
+const LEAVING: Duration = Duration::from_secs(5);
 /// The first port from which packets may come (RFC 5881, 4).
 const FIRST_SOURCE: u16 = 49152;
 /// Lines in the log, and the time for so many: remotes can cause them.
@@ -75,7 +77,8 @@ impl Sessions {
         for (remote, mut its) in gone.into_iter().filter_map(|gone| self.sessions.remove_entry(&gone)) {
             self.changes.extend(its.is_down.then_some(Change::SetDown { remote, is_down: false }));
             // Packets arrive here as before.
-            let until = its.session.stop(now);
+            // A remote may want packets seldom.
+            let until = its.session.stop(now).min(now + LEAVING);
             self.leaving.insert(remote, (its.session, until));
         }
         let interval = self.watched.as_ref().map_or(Duration::ZERO, |watched| watched.interval);
