@@ -55,7 +55,7 @@ pub struct Options {
         hide_default_value = true,
         display_order = GENERAL + 3
     )]
-    pub owner: String,
+    pub acts_as: String,
     #[command(subcommand)]
     pub command: Command,
 }

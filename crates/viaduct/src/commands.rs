@@ -65,7 +65,7 @@ pub async fn run(options: Options) -> Result<(), Failure> {
         return done;
     }
     let client = connect(&options.run_dir).await?;
-    let (json, owner) = (options.is_json(), options.owner);
+    let (json, owner) = (options.is_json(), options.acts_as);
     let mut on = Context { client, json, run_dir: options.run_dir, owner };
     match options.command {
         Command::Apply { file, dry_run, confirm } => apply::apply(&mut on, &file, dry_run, confirm).await,
