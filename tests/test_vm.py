@@ -98,6 +98,8 @@ def test_guest_sends_by_both_queues(guests):
     assert len(sent) == 2 and all(sent), counts
 
 
+# A translated machine beside others does not send more than the rate.
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["out", "in"])
 def test_shaped_machines_keep_to_the_rate(guests, way):
     """Both kinds of ring, and both roles of the socket: what is over the rate waits, and little is lost."""
