@@ -96,6 +96,7 @@ def test_a_port_has_another_guest_when_open_vswitch_comes_again(lab):
 
 
 # Where others take the CPUs, Open vSwitch counts packets so late that it takes the MAC back.
+@pytest.mark.nightly
 @pytest.mark.alone
 def test_a_mac_that_moved_does_not_move_back(lab):
     """o3 says once that it now has the MAC of o2, which sent until then. Open vSwitch by itself forgets that now and
