@@ -19,9 +19,8 @@ def config_of(name, **keys):
     """Configures a host where guest c1 and another guest lease addresses."""
     config = Config(name)
     gateways = ["10.2.1.254/24", "fd00:2::ffff/64"]
-    config.add(
-        "network", name="green", vrf=2, gateways=gateways, dhcp=True, ra=True, dns=True, domain="green", pool=POOLS[name]
-    )
+    services = {"dhcp": True, "ra": True, "dns": True, "domain": "green", "pool": POOLS[name]}
+    config.add("network", name="green", vrf=2, gateways=gateways, **services)
     # The guest is the same container, by another device.
     config.add("guest", **{"name": "c1", "network": "green", "kind": "tap", "device": f"tapc1{name}"} | keys)
     return config.add("guest", name=f"other{name}", network="green", kind="tap", device=f"tapo{name}")
@@ -89,8 +88,8 @@ def test_an_address_that_somebody_has_stays_behind(hosts, lab, tmp_path):
     a, b = hosts["a"], hosts["b"]
     address = leases(a)["c1"]["addresses"][0]
     before = leases(b)["c1"]["addresses"]
-    mac = ("--mac", "02:00:00:00:02:09")
-    b.call("guest", "add", "taken", "--network", "green", "--kind", "tap", "--device", "tapx", *mac, "--address", address)
+    tap = ("--kind", "tap", "--device", "tapx", "--mac", "02:00:00:00:02:09")
+    b.call("guest", "add", "taken", "--network", "green", *tap, "--address", address)
     done = move(a, b, tmp_path)
     assert not done.get("addresses") and leases(b)["c1"]["addresses"] == before, done
     reasons = [left["reason"] for left in done["left_out"]]

@@ -128,7 +128,7 @@ pub struct Session {
     last: Duration,
     /// When the neighbour is taken for gone.
     expires: Option<Duration>,
-    /// Until when the neighbour is told that the operator ended the session, as often as it got packets before.
+    /// The time until which packets tell the neighbour, as often as before, that the operator ended the session.
     ends: Duration,
     /// The state of the random numbers.
     random: u64,
@@ -208,8 +208,8 @@ impl Session {
     }
 
     /// Takes a packet of the neighbour (RFC 5880, 6.8.6). Against the letter of that section, a packet without this
-    /// session's number does not end it if routers may be between: anybody could have sent that packet. A neighbour that
-    /// has lost the session sends nothing in it any more, which ends it as well.
+    /// session's number does not end it if routers may be between: anybody could have sent that packet. A neighbour
+    /// that has lost the session sends nothing in it any more, which ends it as well.
     pub fn received(&mut self, packet: &Packet, now: Duration) -> Option<Change> {
         // From afar, anybody may send in the neighbour's name. Only the neighbour knows the number.
         let must_know = self.state == State::Up || packet.state == State::AdminDown;
@@ -298,9 +298,8 @@ impl Session {
         [answer, self.next, self.expires].into_iter().flatten().min()
     }
 
-    /// Holds the session down, and tells the neighbour with the next packet, which is due at once. It says so again in the
-    /// time after which the neighbour would take the path for broken, since packets may be lost: until the time that is
-    /// returned (RFC 5880, 6.8.16).
+    /// Holds the session down, and tells the neighbour with the next packet, which is due at once (RFC 5880, 6.8.16).
+    /// That packet may be lost, so the session repeats it for a detection time. Returns the end of that time.
     pub fn stop(&mut self, now: Duration) -> Duration {
         self.ends = now + self.interval().unwrap_or_default() * u32::from(self.config.multiplier);
         (self.state, self.diagnostic) = (State::AdminDown, Diagnostic::ADMIN_DOWN);

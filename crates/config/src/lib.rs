@@ -118,7 +118,9 @@ pub fn read(texts: &Texts) -> Result<Document, Problems> {
 /// All problems of the text.
 pub fn parse_objects(text: &str) -> Result<Vec<Object>, Problems> {
     let mut parts = Parts::read(text);
-    parts.refuse_hosts("belongs to the host's file, which is applied without an owner (--as, VIADUCT_OWNER); here are objects alone");
+    parts.refuse_hosts(
+        "belongs to the host's file, which is applied without an owner (--as, VIADUCT_OWNER); here are objects alone",
+    );
     if !parts.problems.is_empty() {
         return Err(Problems::new(parts.problems));
     }

@@ -113,8 +113,8 @@ fn claims(objects: &Objects, network: &Network) -> HashMap<IpAddr, Key> {
     all
 }
 
-/// Returns whether an address can be a guest's: it is in a subnet of the network's gateways, and neither the subnet's own
-/// address nor its broadcast address.
+/// Returns whether an address can be a guest's: it is in a subnet of the network's gateways, and is neither the
+/// subnet's own address nor its broadcast address.
 fn is_on_link(network: &Network, addr: IpAddr) -> bool {
     let is_of_host = |net: &IpNet| match net {
         IpNet::V4(v4) if v4.prefix_len() < 31 => {

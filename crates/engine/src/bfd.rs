@@ -1,6 +1,6 @@
-//! BFD of tunnels' remotes, on its way from the workers to who has the sessions. Anybody on the underlay can send in a
-//! remote's name, but only the remote knows the number of its session here: packets with such a number do not share their
-//! places with others, so that these can't end sessions.
+//! BFD packets of tunnels' remotes, on their way from the workers to the thread with the sessions. Anybody on the
+//! underlay can forge a remote's address, but only the remote knows the number of its session. So each number has a
+//! share of its own, and packets without a known number can't use it up.
 
 use crate::asked::{Questions, asker};
 use model::{DropReason, Seconds, Service, VifId};
@@ -80,7 +80,8 @@ mod tests {
     use super::*;
 
     fn put(bfd: &Bfd, number: u32, now: Seconds) -> Result<(), DropReason> {
-        let text = "eth 02:00:00:00:00:02 > 02:00:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 49152 > 4784 / payload 24";
+        let text = "eth 02:00:00:00:00:02 > 02:00:00:00:00:01 / ip4 192.0.2.2 > 192.0.2.1 / udp 49152 > 4784 \
+                    / payload 24";
         let mut frame = model::text::parse(text).unwrap();
         let at = frame.len() - 24 + NUMBER;
         frame[at..at + 4].copy_from_slice(&number.to_be_bytes());

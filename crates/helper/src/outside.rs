@@ -35,8 +35,8 @@ pub struct Servers {
     pub metadata: Vec<SocketAddr>,
 }
 
-/// Reads the servers that a configuration file, and the files that it includes, name. Returns them, and the paths beside
-/// the file's on which they depend; `None` if something in the files is wrong.
+/// Reads the servers that a configuration file, and the files that it includes, name. Returns them, and the paths
+/// beside the file's on which they depend; `None` if something in the files is wrong.
 pub type Named = fn(&Path, File) -> Option<(Servers, Vec<PathBuf>)>;
 
 /// How long nobody reads files again in which something was wrong.

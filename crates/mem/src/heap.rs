@@ -12,8 +12,8 @@ pub fn share_arenas(most: usize) {
     let _ = most;
 }
 
-/// Gives the kernel the memory that was freed. The C library keeps what lies between pieces in use: after a large request,
-/// most of what that took.
+/// Gives freed memory back to the kernel. By itself, the C library keeps free pieces that lie between used ones: after
+/// a large request, most of the memory that it took.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes the allocator's own locks.

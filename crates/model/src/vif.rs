@@ -118,7 +118,8 @@ impl Vif {
         if self.kind == VifKind::Rdma { Some(self.id) } else { self.rdma }
     }
 
-    /// Returns the traffic class with which a packet from the guest leaves: the guest's DSCP, the packet's own ECN field.
+    /// Returns the traffic class with which a packet from the guest leaves: the guest's DSCP, the packet's own ECN
+    /// field.
     #[must_use]
     pub fn marked(&self, tos: u8) -> u8 {
         self.dscp.map_or(tos, |dscp| dscp << 2 | tos & packet::ecn::ECN_MASK)

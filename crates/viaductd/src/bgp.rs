@@ -197,7 +197,7 @@ struct Thread {
     speech: Option<Speech>,
     said: BTreeMap<Nlri, Announcement>,
     moves: Moves,
-    /// Whether addresses are held back no more, and still to be announced.
+    /// If true, there are addresses to announce that were held back.
     is_released: bool,
     /// Whether they say that the host is about to leave.
     drains: bool,

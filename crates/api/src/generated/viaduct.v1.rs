@@ -715,7 +715,7 @@ pub struct Lease {
     /// The addresses, at most one of each family.
     #[prost(string, repeated, tag = "4")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Whether they came with the guest from another host: they stay, although they are not of the pool.
+    /// If true, they came with the guest from another host, and stay although they are not of the pool.
     #[prost(bool, optional, tag = "5")]
     pub foreign: ::core::option::Option<bool>,
 }
@@ -832,8 +832,8 @@ pub struct TransactRequest {
     /// The owner's resync to which this belongs (BeginResyncReply); 0: none. It takes no patches.
     #[prost(uint64, tag = "8")]
     pub resync: u64,
-    /// Ends the resync: the owner's objects that no request of it created or put are removed. Without `resync`, this request
-    /// is all of it.
+    /// Ends the resync: the owner's objects that no request of it created or put are removed. Without `resync`, this
+    /// request is all of it.
     #[prost(bool, tag = "9")]
     pub end_resync: bool,
 }
@@ -854,8 +854,8 @@ pub struct BeginResyncRequest {
 #[serde(default)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginResyncReply {
-    /// The number of the resync. An earlier one of the owner is forgotten, as are all when the daemon ends: then nothing is
-    /// removed.
+    /// The number of the resync. An earlier one of the owner is forgotten, as are all when the daemon ends: then nothing
+    /// is removed.
     #[prost(uint64, tag = "1")]
     pub resync: u64,
 }
@@ -3462,8 +3462,8 @@ pub mod viaduct_client {
             req.extensions_mut().insert(GrpcMethod::new("viaduct.v1.Viaduct", "Remove"));
             self.inner.unary(req, path, codec).await
         }
-        /// Creates, replaces, changes and removes objects, owned by the API or the owner that is named. All or nothing. A guest
-        /// keeps its port if only its rate, shape, DSCP, MTU, MAC or addresses change.
+        /// Creates, replaces, changes and removes objects, owned by the API or the owner that is named. All or nothing. A
+        /// guest keeps its port if only its rate, shape, DSCP, MTU, MAC or addresses change.
         pub async fn transact(
             &mut self,
             request: impl tonic::IntoRequest<super::TransactRequest>,
@@ -4147,8 +4147,8 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::Changes>, tonic::Status>;
-        /// Creates, replaces, changes and removes objects, owned by the API or the owner that is named. All or nothing. A guest
-        /// keeps its port if only its rate, shape, DSCP, MTU, MAC or addresses change.
+        /// Creates, replaces, changes and removes objects, owned by the API or the owner that is named. All or nothing. A
+        /// guest keeps its port if only its rate, shape, DSCP, MTU, MAC or addresses change.
         async fn transact(
             &self,
             request: tonic::Request<super::TransactRequest>,

@@ -1,8 +1,8 @@
 //! Which of the learned routes are used (RFC 4271, 9.1.2; RFC 7432, 7.7).
 //!
 //! A network looks only at routes that it imports. Of what several peers sent of one route, that of the peer with the
-//! best counts: one path, or several that are equally good (RFC 7911). Those of different distinguishers then compete as
-//! paths: all that are equally good share the traffic.
+//! best counts: one path, or several that are equally good (RFC 7911). Those of different distinguishers then compete
+//! as paths: all that are equally good share the traffic.
 
 use super::attributes::Attributes;
 use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};

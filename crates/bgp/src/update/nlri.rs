@@ -68,7 +68,7 @@ pub(crate) struct Malformed;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) family: Family,
-    /// Whether a number for the path is before each.
+    /// If true, a number for the path is before each.
     pub(crate) has_paths: bool,
     pub(crate) is_withdrawn: bool,
 }

@@ -20,10 +20,10 @@ impl<T: Lookup> Compiler<'_, T> {
         Some((at.port, line.unwrap_or(Port { valid: true, is_wire, host: true, ..Default::default() })))
     }
 
-    /// Makes the line of a guest's port. The host handles all packets of guests with meters, shapers, a DSCP, mirrors or VLANs, and of
-    /// guests without a MAC of their own on a network with a wire, whose MAC they may not use. If a guest has a verbs
-    /// device beside its port, the host handles its fragments: the card can't tell them from the device's. Connections
-    /// of such a guest are therefore tracked.
+    /// Makes the line of a guest's port. The host handles all packets of guests with meters, shapers, a DSCP, mirrors
+    /// or VLANs, and of guests without a MAC of their own on a network with a wire, whose MAC they may not use. If a
+    /// guest has a verbs device beside its port, the host handles its fragments: the card can't tell them from the
+    /// device's. Connections of such a guest are therefore tracked.
     fn guest_port(&self, vif: &Vif) -> Option<Port> {
         let vrf = self.vrf(vif.vrf?)?;
         // If the network learns MACs, it does not learn the wire's.

@@ -173,7 +173,7 @@ pub struct Lease {
     pub mac: Option<Mac>,
     /// The guest's addresses: at most one of each family.
     pub addresses: Vec<IpAddr>,
-    /// Whether the addresses came with the guest from another host: they stay, although they are not of the pool.
+    /// If true, the addresses came with the guest from another host, and stay although they are not of the pool.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub foreign: bool,
 }

@@ -3,8 +3,7 @@
 use super::Error;
 use config::Host;
 
-/// Checks that a new `[host]` changes only what may change while the daemon runs: where and how tunnels start, the senders
-/// whose packets they accept, and owners.
+/// Checks that a new `[host]` changes only keys that may change while the daemon runs: those of tunnels, and `owners`.
 pub(super) fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     if running.name != wanted.name {
         return Err(Error::Conflict(format!(

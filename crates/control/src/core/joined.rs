@@ -28,8 +28,8 @@ impl Joined {
         Self { objects, number: *revision, ids, desired, revisions: Vec::new() }
     }
 
-    /// Adds a change that leads to `next`. Returns `None` if other objects change as well, or depend on the routes and rules
-    /// that do.
+    /// Adds a change that leads to `next`. Returns `None` if other objects change as well, or depend on the routes and
+    /// rules that do.
     ///
     /// # Errors
     /// A route or rule does not fit the other objects.

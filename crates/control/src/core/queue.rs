@@ -1,11 +1,11 @@
-//! Changes that clients ask for, while others are made. Changes of routes and rules wait in a queue, from which one thread
-//! takes many at once and makes them together. Other changes lock the state one by one.
+//! Changes that clients ask for, while others are made. Changes of routes and rules wait in a queue, from which one
+//! thread takes many at once and makes them together. Other changes lock the state one by one.
 //!
-//! The executor sees the result of those that are made together. A route for which it has no room is so told as made if a
-//! later one of them removes it.
+//! The executor sees only the result of changes that are made together. If one adds a route for which the executor has
+//! no room, and a later one removes it, both succeed.
 //!
-//! A change in the queue has no thread of its own: threads that wait for each other cost more than the changes. The first
-//! change that comes starts one of the runtime's threads, which ends when the queue is empty.
+//! A change in the queue has no thread of its own: threads that wait for each other cost more than the changes. The
+//! first change that comes starts one of the runtime's threads, which ends when the queue is empty.
 
 use super::changes::{Attempt, Draft};
 use super::hand_over::taken_over;

@@ -1,5 +1,5 @@
-//! Owners that send all of their objects anew, as a program does that was restarted. When such a resync ends, those of the
-//! owner's objects go that it did not send.
+//! Resyncs: an owner, for example a program that was restarted, sends all of its objects anew. At the end the daemon
+//! removes the owner's objects that it did not send.
 
 use super::{Core, Done, Error, Operation, State, Transaction};
 use crate::history::Author;
@@ -68,15 +68,15 @@ impl Resyncs {
         let of = self.open.get(owner).filter(|resync| resync.number == number);
         of.map(|resync| &resync.sent).ok_or_else(|| {
             Error::NotFound(format!(
-                "resync {number} of owner \"{}\" is not under way: it ended, another began, or the daemon was restarted: \
-                 call BeginResync again",
+                "resync {number} of owner \"{}\" is not under way: it ended, another began, or the daemon was \
+                 restarted: call BeginResync again",
                 owner.name()
             ))
         })
     }
 
-    /// Notes the objects that a transaction of an owner sent. While its resync is under way, so does each that does not
-    /// belong to it: another process of the owner may make something meanwhile.
+    /// Notes the objects that a transaction of an owner sent. Transactions outside the resync count as well: another
+    /// process of the owner may make something meanwhile.
     pub(super) fn note(&mut self, asked: &Transaction, objects: &Objects) {
         if asked.resync.is_some_and(Part::ends) {
             self.open.remove(&asked.owner);
@@ -121,7 +121,7 @@ impl Transaction {
     /// Removes what the owner did not send, if this ends its resync.
     ///
     /// # Errors
-    /// Its resync is not under way; [`Error::Denied`].
+    /// The resync is not under way; [`Error::Denied`].
     pub(super) fn resynced(&self, by: Author, state: &State, next: &mut Objects) -> Result<(), Error> {
         let Some(part) = self.resync else { return Ok(()) };
         may_resync(&state.host, by, &self.owner)?;
@@ -197,8 +197,8 @@ impl Core {
     }
 }
 
-/// Checks that a client may have an owner's objects removed that it does not name. The API's are those of many clients, none
-/// of which knows all.
+/// Checks that a client may resync an owner. Many clients share the API as an owner, and none of them knows all of its
+/// objects.
 ///
 /// # Errors
 /// [`Error::Denied`].

@@ -66,8 +66,8 @@ pub(super) enum Drafted {
 }
 
 impl Transaction {
-    /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port. The end of a
-    /// resync may change anything.
+    /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port. The end
+    /// of a resync may change anything.
     pub(crate) fn can_be_joined(&self) -> bool {
         let is_light = |operation: &Operation| matches!(operation.key().kind, Kind::Route | Kind::Rule);
         let ends = self.resync.is_some_and(Part::ends);

@@ -362,8 +362,8 @@ impl Import {
         Ok(Some(Learn { vrf, mac, at: BridgeTarget::Vif(subject.vif) }))
     }
 
-    /// Gives the guest the addresses that it brings, and returns them. If it can't have them here, it asks anew, and its
-    /// connections by them are left out.
+    /// Gives the guest the addresses that it brings, and returns them. If it can't have them here, it asks anew, and
+    /// its connections by them are left out.
     fn bring(&mut self, core: &Core, by: Author, name: &str, subject: &Subject) -> Vec<IpAddr> {
         let Some(brought) = self.lease.take() else { return Vec::new() };
         let addresses = brought.addresses.clone();

@@ -174,10 +174,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (floating || self.leads_away(frame, message)).then(|| Answer::host(frame.gateway_mac()))
     }
 
-    /// Returns the answer on behalf of the address's owner on another host (RFC 9161). Only guests are answered: otherwise
-    /// each host on an attached wire would. The owner's own probes for a duplicate get no answer, even if the owner has
-    /// moved here meanwhile. Link-local addresses are left to their owners, because an answer says whether its sender is
-    /// a router.
+    /// Returns the answer on behalf of the address's owner on another host (RFC 9161). Only guests are answered:
+    /// otherwise each host on an attached wire would. The owner's own probes for a duplicate get no answer, even if the
+    /// owner has moved here meanwhile. Link-local addresses are left to their owners, because an answer says whether
+    /// its sender is a router.
     fn of_owner(&self, frame: &Frame<'a>, eth: &Ethernet, message: &Message) -> Option<Answer> {
         let is_link_local = matches!(message.target, IpAddr::V6(target) if target.is_unicast_link_local());
         let asks = frame.origin.is_guest() && message.sender != message.target && !is_link_local;

@@ -174,8 +174,8 @@ impl Connections {
         }
     }
 
-    /// Hands the answer to a question over, if the connection is still there; returns whether it is. If there is no room
-    /// for it, the client is told that there is none.
+    /// Hands the answer to a question over, if the connection is still there; returns whether it is. If there is no
+    /// room for it, the client is told that there is none.
     pub(crate) fn deliver(
         &mut self,
         (number, connection): (u16, u64),

@@ -1,5 +1,5 @@
-//! MAC addresses that come up on this host again and again while another host has them, too (RFC 7432, 15.1): each time,
-//! all hosts would send elsewhere.
+//! Duplicate MAC addresses (RFC 7432, 15.1). One that comes up here again and again while another host has it is held
+//! back: else all hosts would send elsewhere each time.
 
 use bgp::{Change, Mobility, Speaker, VrfId};
 use packet::Mac;
@@ -23,9 +23,9 @@ struct Moved {
     /// When it moved here, for so long as that counts.
     times: Vec<Duration>,
     is_held: bool,
-    /// Whether it was here when announcements were made last.
+    /// True if it was here when announcements were made last.
     was_here: bool,
-    /// Whether it went while it was held back: what peers say of it counts again, from the beginning.
+    /// True if it went while it was held back. Then the host follows its peers again.
     has_gone: bool,
 }
 
@@ -60,8 +60,8 @@ impl Moves {
         }
     }
 
-    /// Returns the addresses of which peers are to be heard again: they are held back no more, because they were quiet or
-    /// no other host has them, or they have gone.
+    /// Returns the addresses for which the host follows its peers again: they were quiet, no other host has them, or
+    /// they are no longer here.
     pub fn release(&mut self, speaker: &Speaker, now: Duration) -> Vec<Place> {
         let mut released = Vec::new();
         self.0.retain(|place, moved| {

@@ -37,7 +37,7 @@ impl Said {
 pub(super) struct Sessions {
     watched: Option<Watched>,
     sessions: BTreeMap<IpAddr, Remote>,
-    /// Those that are wanted no more, until when they say so.
+    /// Sessions that ended, and the time until which they tell the remote so.
     leaving: BTreeMap<IpAddr, (Session, Duration)>,
     /// Those of the daemon before, until they are wanted.
     held: HeldRemotes,
@@ -76,8 +76,7 @@ impl Sessions {
         let gone: Vec<_> = self.sessions.keys().filter(|remote| is_gone(remote)).copied().collect();
         for (remote, mut its) in gone.into_iter().filter_map(|gone| self.sessions.remove_entry(&gone)) {
             self.changes.extend(its.is_down.then_some(Change::SetDown { remote, is_down: false }));
-            // Packets arrive here as before.
-            // A remote may want packets seldom.
+            // Packets arrive here as before, so the session ends in order. A remote may want packets seldom.
             let until = its.session.stop(now).min(now + LEAVING);
             self.leaving.insert(remote, (its.session, until));
         }

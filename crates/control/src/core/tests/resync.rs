@@ -146,7 +146,7 @@ fn act() -> impl Strategy<Value = (bool, Act)> {
     (any::<bool>(), act)
 }
 
-/// Who has which route, and what each owner sent in its resync.
+/// The owner of each route, and the routes that each owner sent in its resync.
 #[derive(Default)]
 struct Model {
     routes: BTreeMap<u8, &'static str>,
