@@ -174,15 +174,18 @@ def test_a_bridged_network(lab, reflector):
 def test_a_mac_that_moves_too_often_is_held_back(lab, reflector):
     """Two hosts have a guest with one MAC, and one of these goes and comes."""
     a, _ = start(lab, "a", ["a1"], config=bridged_config("a", ["a1", "b1"]))
+    # The other host announces the MAC as its first: it counts no move.
+    a.namespace.ip("link set tapb1 down")
+    routes = lambda: reflector.ask("show bgp l2vpn evpn").stdout
+    eventually(lambda: A1.mac in routes() and B1.mac not in routes(), "the one MAC, and not the other")
     b, [b1] = start(lab, "b", ["b1"], config=bridged_config("b", ["b1"]))
-    says_moved = lambda: "MM:1" in reflector.ask("show bgp l2vpn evpn").stdout
+    says_moved = lambda: "MM:1" in routes()
     at = lambda remote: [
         entry
         for entry in a.viaduct("bgp", "evpn", "--network", "blue")
         if (entry["mac"], entry["remote"]) == (B1.mac, remote)
     ]
     here = lambda: at("")
-    a.namespace.ip("link set tapb1 down")
     eventually(lambda: at(UNDERLAY["b"]) and not here(), "only the other host has the MAC")
     for _ in range(4):
         a.namespace.ip("link set tapb1 up")

@@ -1,13 +1,20 @@
 """Leases that a guest takes along to another host."""
 
+import shlex
+
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from lab import Config, eventually
 from lab.host import binary
-from test_services import bare, leases, udhcpc
+from lab.marks import machines
+from test_services import VM_SCRIPT, bare, leases, udhcpc
 
+# It says what it was called for, too.
+SCRIPT = VM_SCRIPT.replace("\n", '\necho "$1 $ip" >> /tmp/said\n', 1)
+# See test_save.py.
+MEMORY = f"{192 * 1024 + 8}K"
 MAC = "02:00:00:00:02:01"
 POOLS = {
     "a": ["10.2.1.100-10.2.1.103", "fd00:2::1000/116"],
@@ -22,7 +29,8 @@ def config_of(name, **keys):
     services = {"dhcp": True, "ra": True, "dns": True, "domain": "green", "pool": POOLS[name]}
     config.add("network", name="green", vrf=2, gateways=gateways, **services)
     # The guest is the same container, by another device.
-    config.add("guest", **{"name": "c1", "network": "green", "kind": "tap", "device": f"tapc1{name}"} | keys)
+    kind = {"kind": "tap", "device": f"tapc1{name}"} if "kind" not in keys else {}
+    config.add("guest", name="c1", network="green", **kind, **keys)
     return config.add("guest", name=f"other{name}", network="green", kind="tap", device=f"tapo{name}")
 
 
@@ -96,3 +104,29 @@ def test_an_address_that_somebody_has_stays_behind(hosts, lab, tmp_path):
     assert f'its lease: {address} belongs to guest "taken" here' in reasons, done
     # A guest that asks for it is refused, and gets another.
     assert udhcpc(guest_at(lab, b), tmp_path, "-r", address)["ip"] == before[0]
+
+
+@machines
+def test_a_virtual_machine_migrates_with_its_lease(lab, tmp_path):
+    """It notices nothing: its address stays, and is renewed where the VM is now."""
+    keys = {"kind": "vhost", "standby": True}
+    a, b = (lab.host(config_of(name, **keys)) for name in POOLS)
+    vm = lab.vm(a, "c1", seat={"mac": MAC}, memory=MEMORY)
+    others = {host: bare(lab, host, name) for host, name in ((a, "othera"), (b, "otherb"))}
+    for other in others.values():
+        udhcpc(other, tmp_path)
+    vm.boot()
+    vm.shell(f"mkdir -p /etc /tmp; echo {shlex.quote(SCRIPT)} > /tmp/script; chmod +x /tmp/script")
+    vm.shell("udhcpc -b -t 20 -T 1 -i eth0 -s /tmp/script -p /tmp/pid")
+    eventually(lambda: leases(a)["c1"]["mac"] == MAC, "the MAC is in the lease")
+    leased = leases(a)["c1"]["addresses"]
+    others[a].expect_ping(leased[0])
+    done = {}
+    vm, _ = lab.migrate(vm, b, lambda: done.update(move(a, b, tmp_path)))
+    assert done["addresses"] == leased, done
+    others[b].expect_ping(leased[0])
+    assert (leases(b)["c1"]["addresses"], leases(b)["c1"]["foreign"]) == (leased, True)
+    # The client, which still runs, has the lease renewed.
+    vm.shell("kill -USR1 $(cat /tmp/pid)")
+    eventually(lambda: f"renew {leased[0]}" in vm.shell("cat /tmp/said").stdout, "the lease is renewed")
+    assert leased[0] in vm.shell("ip addr show dev eth0").stdout
