@@ -244,6 +244,38 @@ def test_several_paths_of_one_route(lab, reflector):
         eventually(lambda prefix=prefix: used(prefix) == {UNDERLAY["c"]}, f"the other path to {prefix}")
 
 
+def test_peers_change_while_the_daemon_runs(lab, reflector):
+    """The daemon calls whom its file names, and nobody else."""
+    config = lambda **peer: bgp_config("a", ["a1"], **{"reflector": CONTROL["go"], **peer})
+    a, [a1] = start(lab, "a", ["a1"], config())
+    start(lab, "b", ["b1"])
+    peers = lambda: {peer["address"]: peer for peer in a.viaduct("bgp")["peers"]}
+    is_up = lambda: peers().get(CONTROL["rr"], {}).get("state") == "Established"
+    # The API can't name a peer.
+    elsewhere = lab.directory / "elsewhere.toml"
+    elsewhere.write_text(config(reflector=CONTROL["rr"]).text())
+    a.call("apply", elsewhere)
+    eventually(lambda: "names no such BGP peer" in a.daemon.text(), "the peer is refused")
+    a.apply(config(reflector=CONTROL["rr"]))
+    eventually(lambda: is_up() and has_route(a, f"{B1.address}/32"), "the other host's route")
+    assert list(peers()) == [CONTROL["rr"]]
+    a1.expect_ping(B1.address)
+    # Changed, it begins anew; its routes stay.
+    a.apply(config(reflector=CONTROL["rr"], max_prefixes=1000, families=["vpnv4"]))
+    assert has_route(a, f"{B1.address}/32")
+    eventually(lambda: is_up() and not has_route(a, f"{B1.address6}/128"), "a session of one family")
+    changed = config(reflector=CONTROL["rr"])
+    changed.bgp["labels"] = "200000-299999"
+    a.apply(changed)
+    eventually(lambda: "label=200001" in reflector.ask("show bgp ipv4 vpn").stdout, "a route with the new label")
+    changed.bgp["listen"] = [CONTROL["a"]]
+    refused = a.call("apply", a.write(changed), check=False)
+    assert "[bgp] listen can't change" in refused.stderr, refused.stderr
+    # Without it, its routes are gone.
+    a.apply(config())
+    eventually(lambda: not has_route(a, f"{B1.address}/32"), "the routes are gone")
+
+
 def test_two_hosts_and_nothing_else(lab):
     """Each is the other's peer, and one waits for the other to call."""
     hosts, containers = {}, {}

@@ -17,7 +17,7 @@ from lab.marks import switches
 from lab.switched import address, mac, offloaded, pass_by, switched
 
 # By hand: VIADUCT_OVS_FLOWS=100000, VIADUCT_OVS_KILLS=100, and pytest's --timeout.
-FLOWS = int(os.environ.get("VIADUCT_OVS_FLOWS", 20_000))
+FLOWS = int(os.environ.get("VIADUCT_OVS_FLOWS", 5_000))
 KILLS = int(os.environ.get("VIADUCT_OVS_KILLS", 4))
 FIRST_PORT, PORTS = 1024, 50_000
 # A flow for each pair of ports: the action needs both.
@@ -77,7 +77,7 @@ def installed(host, raw, frames):
         send_slowly(raw, frames)
         return flows_of(host) >= len(frames)
 
-    eventually(all_there, f"{len(frames)} flows", 60 + len(frames) / 1000)
+    eventually(all_there, f"{len(frames)} flows", 300 + len(frames) / 1000)
     return time.monotonic() - began
 
 
@@ -86,7 +86,8 @@ def installed(host, raw, frames):
 def test_many_flows_with_churn(lab):
     """Flows are made for each connection, changed all at once, and taken away. A stream beside them loses nothing."""
     host, ovs, (one, two, three) = switched(lab, 3)
-    ovs.vsctl("set", "Open_vSwitch", ".", f"other_config:flow-limit={4 * FLOWS}")
+    # A busy machine changes flows for longer than the ten seconds after which OVS forgets those without packets.
+    ovs.vsctl("set", "Open_vSwitch", ".", f"other_config:flow-limit={4 * FLOWS}", "other_config:max-idle=600000")
     ovs.appctl("upcall/set-flow-limit", str(4 * FLOWS))
     one.expect_ping(address(2))
     two.expect_ping(address(1))
@@ -101,14 +102,14 @@ def test_many_flows_with_churn(lab):
         began = time.monotonic()
         rule(ovs, "output:o3")
         count = lambda: sum(flow["actions"] == "output o3" for flow in host.viaduct("ovs", "flows", "--port", "o1"))
-        eventually(lambda: count() >= FLOWS, "the flows have changed", 60 + FLOWS / 1000, interval=0.5)
+        eventually(lambda: count() >= FLOWS, "the flows have changed", 300 + FLOWS / 1000, interval=0.5)
         print(f"changed after {time.monotonic() - began:.1f} s")
         before = two.namespace.counter(two.device, "rx_packets")
         all_arrive(ovs, raw, frames, three)
         assert two.namespace.counter(two.device, "rx_packets") - before < FLOWS / 100, "what the guests themselves say"
         began = time.monotonic()
         ovs.appctl("revalidator/purge")
-        eventually(lambda: flows_of(host) < 50, "flows are gone")
+        eventually(lambda: flows_of(host) < FLOWS / 100, "flows are gone")
         print(f"gone after {time.monotonic() - began:.1f} s")
     result = stream.result()
     assert (result.lost, result.duplicates) == (0, 0), result

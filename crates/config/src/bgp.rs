@@ -7,7 +7,7 @@ use crate::value::{Value, Within, describe, display, names, text};
 use packet::Mac;
 use serde::Serialize;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 /// The port of BGP (RFC 4271, 8.2.1).
@@ -254,6 +254,13 @@ impl Value for RouteName {
 type AsNumber = Within<1, { u32::MAX - 1 }>;
 
 impl Bgp {
+    /// Returns where a connection to a peer goes, and from which address it comes, unless the kernel chooses that.
+    #[must_use]
+    pub fn way_to(&self, peer: &BgpPeer) -> (SocketAddr, Option<IpAddr>) {
+        let source = self.listen.iter().find(|address| address.is_ipv4() == peer.address.is_ipv4());
+        (SocketAddr::new(peer.address, peer.port), source.copied())
+    }
+
     /// Returns the route targets under which a network's routes are announced.
     #[must_use]
     pub fn export(&self, network: &Network) -> Vec<RouteName> {

@@ -2,7 +2,6 @@
 
 use crate::ARGUMENT;
 use crate::directories::Directories;
-use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -42,30 +41,25 @@ struct Shared {
 
 impl Helper {
     /// Starts the helper: this same program, with [`ARGUMENT`], the log level, whether the daemon `takes_over`,
-    /// the configuration file, the BGP peers and the directories of sockets.
+    /// the configuration file and the directories of sockets.
     ///
     /// # Errors
     /// [`HelperError::Start`].
     pub fn start(
-        (directories, peers): (&Directories, &Peers),
+        directories: &Directories,
         config: &Path,
         log: &str,
         takes_over: bool,
     ) -> Result<Self, HelperError> {
-        Self::launch((directories, peers), config, log, takes_over).map_err(HelperError::Start)
+        Self::launch(directories, config, log, takes_over).map_err(HelperError::Start)
     }
 
-    fn launch(
-        (directories, peers): (&Directories, &Peers),
-        config: &Path,
-        log: &str,
-        takes_over: bool,
-    ) -> io::Result<Self> {
+    fn launch(directories: &Directories, config: &Path, log: &str, takes_over: bool) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("viaductd-helper").arg(ARGUMENT).arg(log).arg(takes_over.to_string());
-        command.arg(config).arg(peers.word()).args(directories.words());
+        command.arg(config).args(directories.words());
         // The helper's requests come through its standard input. It holds none of our outputs, so that
         // readers notice when the daemon ends.
         let child = command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
@@ -156,13 +150,17 @@ impl Helper {
         Ok(one(self.descriptors(&Request::Machines, &[])?)?)
     }
 
-    /// Begins to connect to a BGP peer; see [`Peers::connect`].
+    /// Begins to connect to a BGP peer; see [`Request::Peer`].
     ///
     /// # Errors
-    /// As there.
-    pub fn peer(&self, address: SocketAddr, password: Option<&str>) -> Result<OwnedFd, Refusal> {
+    /// As for [`crate::peer`]; or the file names no such peer.
+    pub fn peer(
+        &self,
+        (address, source): (SocketAddr, Option<IpAddr>),
+        password: Option<&str>,
+    ) -> Result<OwnedFd, Refusal> {
         let password = password.map(str::to_owned);
-        self.descriptors(&Request::Peer { address, password }, &[]).and_then(one)
+        self.descriptors(&Request::Peer { address, source, password }, &[]).and_then(one)
     }
 
     /// Connects to a resolver of names; see [`Request::Resolver`].

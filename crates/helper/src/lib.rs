@@ -5,9 +5,8 @@
 //! it over. An attacker who has the daemon gets only what can be asked here: a tap that does not exist yet,
 //! or that the last daemon had; sockets on a network device; a unix socket where no stranger can put one, or
 //! a connection to a VMM's, both in directories that the helper was told at its start; files of memory for
-//! virtual machines; TCP connections to the BGP peers that the file named at the start; sockets to resolvers that
-//! the daemon's file or the host names, and to DHCP servers and metadata
-//! services that the file names; and that file. The helper never sees guests' memory, and only
+//! virtual machines; sockets to BGP peers, DHCP servers and metadata services that the daemon's file names, and to
+//! resolvers that it or the host names; and that file. The helper never sees guests' memory, and only
 //! the daemon speaks to it.
 //!
 //! Owns: the requests ([`Request`]), their checks, the process, and the daemon's end ([`Helper`]). `wire` and
@@ -24,7 +23,6 @@ mod directories;
 mod files;
 mod machines;
 mod outside;
-mod peers;
 mod request;
 mod serve;
 mod taps;
@@ -40,8 +38,7 @@ pub use bar::open_bar;
 pub use client::{Helper, HelperError};
 pub use directories::{Directories, WINDOWS};
 pub use machines::{PORT, listen_to_machines};
-pub use outside::{Named, Servers, dhcp_server, resolver, stream};
-pub use peers::Peers;
+pub use outside::{Named, Servers, dhcp_server, peer, resolver, stream};
 pub use request::{Answer, Refusal, Reply, Request};
 pub use sandbox::lookup;
 pub use serve::{OpenIncluded, Server, serve};

@@ -1,5 +1,6 @@
-//! Sockets to servers outside: the resolvers of names, the DHCP servers and the metadata services that the
-//! configuration file names, and the resolvers of the host. Guests have the daemon reach no others, whatever they ask.
+//! Sockets to servers outside: the BGP peers, the resolvers of names, the DHCP servers and the metadata services that
+//! the configuration file names, and the resolvers of the host. The daemon reaches no others, whatever guests or clients
+//! ask.
 
 use crate::request::Refusal;
 use rustix::io::Errno;
@@ -27,6 +28,8 @@ const MOST: u64 = 64 << 10;
 /// Servers that a configuration file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
+    /// BGP peers, each with the address from which the connection comes, unless the kernel chooses it.
+    pub peers: Vec<(SocketAddr, Option<IpAddr>)>,
     /// Resolvers of names.
     pub resolvers: Vec<IpAddr>,
     /// DHCP servers.
@@ -53,7 +56,8 @@ struct Last {
     named: Servers,
     file: Stamp,
     others: Vec<(PathBuf, Option<Stamp>)>,
-    /// When something in the files was wrong. Until it is right, the servers before that are reached.
+    /// When something in the files was wrong. Until it is right, the servers before that are reached. The same holds while
+    /// there is no file.
     wrong: Option<Instant>,
 }
 
@@ -92,6 +96,22 @@ impl Outside {
         Ok(dhcp_server(server)?)
     }
 
+    /// Connects to a BGP peer; see [`Request::Peer`](crate::Request::Peer).
+    pub(crate) fn peer(
+        &self,
+        config: &Path,
+        to: (SocketAddr, Option<IpAddr>),
+        password: Option<&str>,
+    ) -> Result<OwnedFd, Refusal> {
+        if !self.names(config, |named| named.peers.contains(&to))? {
+            return Err(Refusal::new(format!(
+                "{}: the daemon's file names no such BGP peer; add it as `[[bgp.peer]]` there",
+                to.0
+            )));
+        }
+        Ok(peer(to, password)?)
+    }
+
     /// Connects to a metadata service; see [`Request::MetadataService`](crate::Request::MetadataService).
     pub(crate) fn metadata_service(&self, config: &Path, server: SocketAddr) -> Result<OwnedFd, Refusal> {
         if !self.names(config, |named| named.metadata.contains(&server))? {
@@ -103,9 +123,13 @@ impl Outside {
     }
 
     fn names(&self, config: &Path, is_there: impl FnOnce(&Servers) -> bool) -> io::Result<bool> {
-        let file = crate::config_file(config)?;
-        let stamp = stamp(&file.metadata()?);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = crate::config_file(config).and_then(|file| Ok((stamp(&file.metadata()?), file)));
+        let (stamp, file) = match (opened, &*last) {
+            (Ok(opened), _) => opened,
+            (Err(_), Some(last)) => return Ok(is_there(&last.named)),
+            (Err(error), None) => return Err(error),
+        };
         let is_same = |last: &Last| match last.wrong {
             Some(then) => then.elapsed() < PAUSE,
             None => last.file == stamp && last.others.iter().all(|(path, then)| stamp_at(path) == *then),
@@ -157,7 +181,25 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
         }
     };
     let kind = if by_tcp { SocketType::STREAM } else { SocketType::DGRAM };
-    connecting(SocketAddr::new(server, PORT), kind)
+    let server = SocketAddr::new(server, PORT);
+    connecting(unconnected(server, kind)?, server)
+}
+
+/// Returns a TCP socket that is connecting to a BGP peer, from this address if there is one, and signs with the password
+/// if there is one. It never blocks.
+///
+/// # Errors
+/// The host does not have the source address; or there is no way to the peer.
+pub fn peer((to, source): (SocketAddr, Option<IpAddr>), password: Option<&str>) -> io::Result<OwnedFd> {
+    let socket = unconnected(to, SocketType::STREAM)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    if let Some(source) = source {
+        bind(&socket, &SocketAddr::new(source, 0))?;
+    }
+    if let Some(password) = password {
+        wire::sign(&socket, to.ip(), Some(password))?;
+    }
+    connecting(socket, to)
 }
 
 /// Returns a TCP socket that is connecting.
@@ -165,12 +207,15 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
 /// # Errors
 /// There is no way to the server.
 pub fn stream(server: SocketAddr) -> io::Result<OwnedFd> {
-    connecting(server, SocketType::STREAM)
+    connecting(unconnected(server, SocketType::STREAM)?, server)
 }
 
-fn connecting(server: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+fn unconnected(server: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+}
+
+fn connecting(socket: OwnedFd, server: SocketAddr) -> io::Result<OwnedFd> {
     match connect(&socket, &server) {
         Err(error) if error != Errno::INPROGRESS => Err(error.into()),
         _ => Ok(socket),
@@ -210,6 +255,8 @@ fn of_host(text: &str) -> impl Iterator<Item = IpAddr> + '_ {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::net::TcpListener;
 
     #[test]
     fn only_named_servers_are_reached() {
@@ -245,7 +292,29 @@ mod tests {
         std::fs::remove_file(dir.path().join("other.toml")).unwrap();
         assert!(outside.resolver(&file, one, (0, false)).is_ok());
         std::fs::remove_file(&file).unwrap();
-        assert!(outside.resolver(&file, other, (0, false)).is_err());
+        assert!(outside.resolver(&file, other, (0, false)).is_ok());
+    }
+
+    #[test]
+    fn a_peer_is_called_from_the_address_that_the_file_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("host.toml");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        std::fs::write(&file, listener.local_addr().unwrap().to_string()).unwrap();
+        let source = Some("127.0.0.9".parse().unwrap());
+        let outside = Outside::new(|_, file| {
+            let peer = io::read_to_string(file).unwrap().parse().unwrap();
+            let peers = vec![(peer, Some("127.0.0.9".parse().unwrap()))];
+            Some((Servers { peers, ..Servers::default() }, Vec::new()))
+        });
+        let to = listener.local_addr().unwrap();
+        let socket = outside.peer(&file, (to, source), None).unwrap();
+        poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None).unwrap();
+        assert_eq!(Some(listener.accept().unwrap().1.ip()), source);
+        for other in [(to, None), (SocketAddr::new(to.ip(), 1), source)] {
+            let refused = outside.peer(&file, other, None).unwrap_err().text;
+            assert!(refused.contains("names no such BGP peer"), "{refused}");
+        }
     }
 
     #[test]

@@ -112,9 +112,11 @@ pub enum Request {
     Machines,
     /// Connect to the unix socket at a path. The answer has the connection.
     Connect { path: PathBuf },
-    /// Begin to connect to a BGP peer. The answer has the socket.
+    /// Begin to connect to a BGP peer, if the configuration file names it. The answer has the socket.
     Peer {
         address: SocketAddr,
+        /// The address from which the connection comes, unless the kernel chooses it.
+        source: Option<IpAddr>,
         /// The password that segments are signed with.
         password: Option<String>,
     },

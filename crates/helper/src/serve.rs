@@ -4,7 +4,6 @@ use crate::check::check;
 use crate::directories::Directories;
 use crate::files::Files;
 use crate::outside::{Named, Outside};
-use crate::peers::Peers;
 use crate::request::{Answer, Refusal, Reply, Request};
 use crate::taps::{self, Heir, Taps, is_closed, move_in, wait};
 use crate::under_way::{UnderWay, Work};
@@ -28,14 +27,13 @@ use wire::{Attachment, Mode, Opener, TapPort, TapState, XdpError, XdpProgram, Xd
 const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
-/// in these directories, and connections go to these peers; `config` is the daemon's configuration file, in which
-/// `named` finds servers outside, and `included` opens the files that it includes. The daemon `takes_over` from one that
-/// runs, or it has the run-dir alone.
+/// in these directories; `config` is the daemon's configuration file, in which `named` finds servers outside, and
+/// `included` opens the files that it includes. The daemon `takes_over` from one that runs, or it has the run-dir alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
 pub fn serve(
     socket: OwnedFd,
-    (directories, peers): (Directories, Peers),
+    directories: Directories,
     config: PathBuf,
     takes_over: bool,
     (named, included): (Named, OpenIncluded),
@@ -50,7 +48,7 @@ pub fn serve(
         return;
     }
     let outside = Outside::new(named);
-    let mut server = Server { peers, outside, included, ..Server::new(directories, config, started_as) };
+    let mut server = Server { outside, included, ..Server::new(directories, config, started_as) };
     let heir = server.inherit(takes_over);
     let windows = server.directories.run_dir().join(crate::WINDOWS);
     let report: Report = confine::confine(windows.parent().unwrap_or(&windows));
@@ -108,7 +106,6 @@ pub type OpenIncluded = fn(&Path, &[String]) -> io::Result<Vec<(String, File)>>;
 #[derive(Debug)]
 pub struct Server {
     directories: Directories,
-    peers: Peers,
     config: PathBuf,
     outside: Outside,
     included: OpenIncluded,
@@ -133,7 +130,6 @@ impl Server {
     pub fn new(directories: Directories, config: PathBuf, started_as: Account) -> Self {
         Self {
             directories,
-            peers: Peers::default(),
             config,
             outside: Outside::new(|_, _| Default::default()),
             included: |_, _| Ok(Vec::new()),
@@ -265,8 +261,9 @@ impl Server {
             }
             Request::Machines => return given(vec![crate::listen_to_machines()?]),
             Request::Connect { path } => return given(vec![self.connect(path)?]),
-            Request::Peer { address, password } => {
-                return given(vec![self.peers.connect(*address, password.as_deref())?]);
+            Request::Peer { address, source, password } => {
+                let to = (*address, *source);
+                return given(vec![self.outside.peer(&self.config, to, password.as_deref())?]);
             }
             Request::Resolver { server, number, by_tcp } => {
                 return given(vec![self.outside.resolver(&self.config, *server, (*number, *by_tcp))?]);

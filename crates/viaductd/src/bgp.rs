@@ -297,7 +297,7 @@ impl Thread {
         }
         if let (Some(speech), Some(speaker)) = (&wanted, &mut *speaker) {
             if self.speech.as_ref().is_none_or(|before| before.bgp.peers != speech.bgp.peers) {
-                self.links.sign(&speech.bgp.peers);
+                self.links.set_peers(&speech.bgp);
                 speaker.set_peers(said::peers(&speech.bgp), now);
             }
             let imports = said::imports(speech);

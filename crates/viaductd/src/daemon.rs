@@ -18,9 +18,9 @@ use crate::replace::{New, Old, Shared};
 use crate::{Options, limits, signals, verbs};
 use anyhow::Context;
 use control::{Core, Missing, Process, RunDir, Sandbox, Store};
-use helper::{Directories, Peers};
+use helper::Directories;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -244,23 +244,13 @@ fn privileges(
     run_dir: &Path,
 ) -> anyhow::Result<Privileges> {
     if options.no_sandbox {
-        return Ok(Privileges::here(peers(&file.host)));
+        return Ok(Privileges::here());
     }
     let listed = file.host.socket_dirs.iter().map(PathBuf::from);
     let own = config.parent().filter(|_| file.host.has_default_socket_dirs()).map(Path::to_owned);
     let others = listed.chain(own).chain(control::socket_directories(file, run_dir));
     let directories = Directories::new(run_dir, others);
-    let peers = peers(&file.host);
-    Ok(Privileges::of_helper(&directories, peers, config, &options.log().to_string(), options.replace)?)
-}
-
-/// Returns the BGP peers that the file names.
-fn peers(host: &config::Host) -> Peers {
-    let peer = |bgp: &config::Bgp, peer: &config::BgpPeer| {
-        let source = bgp.listen.iter().find(|address| address.is_ipv4() == peer.address.is_ipv4());
-        (SocketAddr::new(peer.address, peer.port), source.copied())
-    };
-    Peers::new(host.bgp.iter().flat_map(|bgp| bgp.peers.iter().map(|one| peer(bgp, one))))
+    Ok(Privileges::of_helper(&directories, config, &options.log().to_string(), options.replace)?)
 }
 
 /// Opens the data that the previous daemon left in the run-dir, and the place for those of this one. The

@@ -30,7 +30,7 @@ mod verbs;
 
 use clap::Parser;
 use config::Texts;
-use helper::{Directories, Peers, Servers};
+use helper::{Directories, Servers};
 use log::{Format, Log};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -79,14 +79,13 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let [_, first, level, takes_over, config, peers, directories @ ..] = &arguments[..]
+    if let [_, first, level, takes_over, config, directories @ ..] = &arguments[..]
         && first == helper::ARGUMENT
         && let Some(directories) = Directories::of_words(directories)
-        && let Some(peers) = Peers::of_word(peers)
     {
         let log = level.to_str().and_then(|words| words.parse().ok());
         log.unwrap_or(Log { level: LevelFilter::WARN, format: Format::Text }).start();
-        return help((directories, peers), config.into(), takes_over == "true");
+        return help(directories, config.into(), takes_over == "true");
     }
     let options = Options::parse();
     options.log().start();
@@ -142,18 +141,19 @@ fn reasons(error: &anyhow::Error) -> String {
     })
 }
 
-/// Returns the servers outside that the networks of a file name, and the files and folders beside it on which they
+/// Returns the servers outside that a file names, and the files and folders beside it on which they
 /// depend.
 fn servers(path: &Path, file: File) -> Option<(Servers, Vec<PathBuf>)> {
     let folder = config::folder_of(path);
     let texts = Texts::read(file, |patterns| config::open_included(folder, patterns)).ok()?;
-    let objects = config::read(&texts).ok()?.objects;
+    let config::Document { host, objects, .. } = config::read(&texts).ok()?;
     let names = texts.included.iter().flatten().map(|file| folder.join(&file.name));
     let folders = config::includes(&texts.main).into_iter().map(|pattern| {
         let within = folder.join(pattern);
         within.parent().unwrap_or(folder).to_owned()
     });
-    let mut servers = Servers::default();
+    let peers = host.bgp.iter().flat_map(|bgp| bgp.peers.iter().map(|peer| bgp.way_to(peer)));
+    let mut servers = Servers { peers: peers.collect(), ..Servers::default() };
     for item in &objects {
         if let config::Object::Network(network) = &item.object {
             servers.resolvers.extend(&network.resolvers);
@@ -165,10 +165,10 @@ fn servers(path: &Path, file: File) -> Option<(Servers, Vec<PathBuf>)> {
 }
 
 /// Runs the helper of a daemon, which sends requests on standard input.
-fn help(places: (Directories, Peers), config: PathBuf, takes_over: bool) -> ExitCode {
+fn help(directories: Directories, config: PathBuf, takes_over: bool) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => {
-            helper::serve(socket, places, config, takes_over, (servers, config::open_included));
+            helper::serve(socket, directories, config, takes_over, (servers, config::open_included));
             // Nobody waits for the answers of requests that are still under way.
             std::process::exit(0)
         }

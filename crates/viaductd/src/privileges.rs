@@ -1,7 +1,7 @@
 //! The holder of the daemon's privileges: its helper, or without a sandbox the daemon itself.
 
 use control::{ConfigFile, Sandbox};
-use helper::{Directories, Helper, Peers, Refusal};
+use helper::{Directories, Helper, Refusal};
 use sandbox::{Calls, CapabilitySet, Keep};
 use sockets::Sockets;
 use std::io;
@@ -17,31 +17,28 @@ pub struct Privileges {
     pub opener: Arc<dyn Opener>,
     pub sockets: Arc<dyn Sockets>,
     helper: Option<Helper>,
-    /// The BGP peers of the file.
-    peers: Peers,
 }
 
 impl Privileges {
     /// Uses the daemon's own privileges.
-    pub fn here(peers: Peers) -> Self {
-        Self { opener: wire::here(), sockets: sockets::here(), helper: None, peers }
+    pub fn here() -> Self {
+        Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Starts a helper for sockets in these directories, these peers and this configuration file, and uses its
-    /// privileges. The daemon `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
+    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges. The daemon
+    /// `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
     ///
     /// # Errors
     /// The helper can't be started.
     pub fn of_helper(
         directories: &Directories,
-        peers: Peers,
         config: &Path,
         log: &str,
         takes_over: bool,
     ) -> Result<Self, helper::HelperError> {
-        let helper = Helper::start((directories, &peers), config, log, takes_over)?;
+        let helper = Helper::start(directories, config, log, takes_over)?;
         let all = Arc::new(helper.clone());
-        Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper), peers })
+        Ok(Self { opener: all.clone(), sockets: all, helper: Some(helper) })
     }
 
     /// Looks up the user and group ID of `user` or `user:group`, the value of `key` in the file.
@@ -61,14 +58,14 @@ impl Privileges {
         self.helper.as_ref().map_or_else(helper::listen_to_machines, Helper::machines)
     }
 
-    /// Begins to connect to a BGP peer; see [`Peers::connect`].
+    /// Begins to connect to a BGP peer, from an address if there is one; see [`helper::Request::Peer`].
     ///
     /// # Errors
-    /// As there.
-    pub fn peer(&self, address: SocketAddr, password: Option<&str>) -> Result<OwnedFd, Refusal> {
+    /// As for [`helper::peer`]; or the file names no such peer.
+    pub fn peer(&self, to: (SocketAddr, Option<IpAddr>), password: Option<&str>) -> Result<OwnedFd, Refusal> {
         match &self.helper {
-            Some(helper) => helper.peer(address, password),
-            None => self.peers.connect(address, password),
+            Some(helper) => helper.peer(to, password),
+            None => Ok(helper::peer(to, password)?),
         }
     }
 

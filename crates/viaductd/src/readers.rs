@@ -97,7 +97,7 @@ mod tests {
         for takes_over in [false, true] {
             let shared = BTreeMap::from([("readers".to_owned(), listening.try_clone().unwrap())]);
             let (succession, missing) = (Arc::<Succession>::default(), Missing::default());
-            let (privileges, counted) = (&Privileges::here(helper::Peers::default()), succession.clone());
+            let (privileges, counted) = (&Privileges::here(), succession.clone());
             let clients = Clients { privileges, shared, succession: counted, missing };
             let Open { files, .. } = clients.open(dir.path(), Some("no-such-group"), None).unwrap();
             assert_eq!(mode(), MODE);

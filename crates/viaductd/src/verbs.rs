@@ -362,12 +362,7 @@ mod tests {
 
     fn verbs() -> Verbs {
         let machines = Arc::new(Machines::new(None));
-        Verbs::new(
-            Box::new(Everything),
-            Privileges::here(helper::Peers::default()),
-            Windows::default(),
-            machines,
-        )
+        Verbs::new(Box::new(Everything), Privileges::here(), Windows::default(), machines)
     }
 
     fn spec(dir: &Path, owner: Option<&str>) -> RdmaSpec {

@@ -1,9 +1,11 @@
 //! Changes of `[host]` while the daemon runs.
 
 use super::Error;
-use config::Host;
+use config::{Bfd, Bgp, Host};
+use std::collections::BTreeSet;
 
-/// Checks that a new `[host]` changes only keys that may change while the daemon runs: those of tunnels, and `owners`.
+/// Checks that a new `[host]` changes only keys that may change while the daemon runs: those of tunnels and BGP, and
+/// `owners`.
 pub(super) fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
     if running.name != wanted.name {
         return Err(Error::Conflict(format!(
@@ -21,16 +23,30 @@ pub(super) fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
         ("guest_memory_mb", running.guest_memory_mb != wanted.guest_memory_mb),
         ("guests_memory_mb", running.guests_memory_mb != wanted.guests_memory_mb),
     ];
-    let mut changed: Vec<_> = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
-    let of = if changed.is_empty() && running.bgp != wanted.bgp { "[bgp]" } else { "[host]" };
-    changed.extend((of == "[bgp]").then_some("as a whole"));
+    let host = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| format!("[host] {key}"));
+    let changed: Vec<_> =
+        host.chain(fixed_of_bgp(running, wanted).map(|key| format!("[bgp] {key}"))).collect();
     match &changed[..] {
         [] => Ok(()),
         keys => Err(Error::Conflict(format!(
-            "{of} {} can't change while the daemon runs: put that in the file it is started with, and {}",
+            "{} can't change while the daemon runs: put that in the file it is started with, and {}",
             keys.join(", "),
             begin_anew(running, wanted)
         ))),
+    }
+}
+
+/// Returns what changes in `[bgp]` that needs sockets which only a daemon that starts can open.
+fn fixed_of_bgp(running: &Host, wanted: &Host) -> Option<&'static str> {
+    let watched = |bgp: &Bgp| -> BTreeSet<_> {
+        let watched = bgp.peers.iter().filter(|peer| peer.bfd != Bfd::Off);
+        watched.map(|peer| (peer.address, peer.bfd == Bfd::Multihop)).collect()
+    };
+    match (&running.bgp, &wanted.bgp) {
+        (Some(running), Some(wanted)) if running.listen != wanted.listen => Some("listen"),
+        (Some(running), Some(wanted)) if watched(running) != watched(wanted) => Some("bfd of peers"),
+        (None, Some(_)) | (Some(_), None) => Some("as a whole"),
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Shared;
 use crate::privileges::Privileges;
 use bgp::{Conn, Speaker};
-use config::{BgpPeer, Password};
+use config::{Bgp, Password};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -28,20 +28,24 @@ pub(super) struct Links {
     listeners: Vec<TcpListener>,
     privileges: Privileges,
     passwords: BTreeMap<IpAddr, Password>,
+    /// The addresses from which connections come, of peers for which the kernel does not choose.
+    sources: BTreeMap<SocketAddr, IpAddr>,
     links: BTreeMap<Conn, Link>,
     buffer: Vec<u8>,
 }
 
 impl Links {
     pub(super) fn new(listeners: Vec<TcpListener>, privileges: Privileges) -> Self {
-        let (passwords, links) = (BTreeMap::new(), BTreeMap::new());
-        Self { listeners, privileges, passwords, links, buffer: vec![0; PIECE] }
+        let (passwords, sources, links) = Default::default();
+        Self { listeners, privileges, passwords, sources, links, buffer: vec![0; PIECE] }
     }
 
-    /// Signs connections with peers as the configuration says, from the next one on.
-    pub(super) fn sign(&mut self, peers: &[BgpPeer]) {
+    /// Opens connections with peers, and signs them, as the configuration says, from the next one on.
+    pub(super) fn set_peers(&mut self, bgp: &Bgp) {
+        let ways = bgp.peers.iter().map(|peer| bgp.way_to(peer));
+        self.sources = ways.filter_map(|(to, source)| Some((to, source?))).collect();
         self.passwords.clear();
-        for peer in peers {
+        for peer in &bgp.peers {
             self.passwords.extend(peer.password.clone().map(|password| (peer.address, password)));
             let password = peer.password.as_ref().map(Password::text);
             for listener in &self.listeners {
@@ -60,11 +64,15 @@ impl Links {
 
     pub(super) fn connect(&mut self, shared: &Shared, conn: Conn, to: SocketAddr) {
         let password = self.passwords.get(&to.ip()).map(Password::text);
-        match self.privileges.peer(to, password) {
+        match self.privileges.peer((to, self.sources.get(&to).copied()), password) {
             Ok(socket) => {
                 self.links.insert(conn, Link { socket, is_connecting: true, is_full: false });
             }
             Err(refusal) => {
+                // The kernel's reasons come and go with the network.
+                if refusal.errno.is_none() {
+                    tracing::warn!("no connection to a BGP peer: {}", refusal.text);
+                }
                 tracing::debug!(%to, "no connection to a BGP peer: {}", refusal.text);
                 closed(shared, conn);
             }

@@ -102,7 +102,7 @@ fn the_file_of_a_shared_socket_goes_with_who_has_the_host() {
         let ports = BTreeMap::from([("vm".to_owned(), ("here".to_owned(), vec![socket]))]);
         let inheritance = Inheritance::new(ports, succession.clone());
         assert!(inheritance.waits());
-        let own = Privileges::here(helper::Peers::default());
+        let own = Privileges::here();
         let listen = |device: &str| {
             inheritance.privileges("vm", device, &own).sockets.listen(&place, SocketType::STREAM, 8)
         };
@@ -129,7 +129,7 @@ fn the_file_of_a_window_that_is_there_is_given_to_its_owner_by_who_has_the_host(
     let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
     std::fs::write(dir.path().join("old"), "").unwrap();
     let (others, succession) = (mode("old"), Arc::new(Succession::default()));
-    let own = Privileges::here(helper::Peers::default());
+    let own = Privileges::here();
     let privileges = Inheritance::new(BTreeMap::new(), succession.clone()).late(&own);
     let open = |place: Place| drop(privileges.sockets.memory(&place, false).unwrap());
     open(place("old", 0o640));
@@ -147,7 +147,7 @@ fn each_socket_of_a_device_is_that_of_its_type() {
     let dir = tempfile::tempdir().unwrap();
     let place = |name| Place { path: dir.path().join(name), owner: None, mode: 0o600 };
     let (machines, programs) = (place("c1.vsock_4791"), place("c1"));
-    let own = Privileges::here(helper::Peers::default());
+    let own = Privileges::here();
     let old: Vec<_> = [(&machines, SocketType::STREAM), (&programs, SocketType::SEQPACKET)]
         .map(|(place, kind)| own.sockets.listen(place, kind, 8).unwrap())
         .into();
