@@ -20,7 +20,8 @@ use model::{Lookup, RuleQuery, TunnelKind, VifId, Vrf};
 use stages::callgrind;
 use stages::cycles::Stage;
 use stages::hosts::{
-    Megaflows, Policy, between_guests, from_ovs, into_tunnel, out_of_tunnel, tcp_between_guests, under_ovs,
+    Megaflows, Policy, behind_shared_address, between_guests, from_ovs, into_shaper, into_tunnel, out_of_tunnel,
+    tcp_between_guests, under_ovs, with_dscp,
 };
 use stages::lookups::{self, Asked};
 use stages::worker::{PACKETS, Worker};
@@ -74,6 +75,8 @@ fn parse(mut worker: Worker) -> Worker {
 #[bench::stateful_10k_flows(between_guests(Policy::Stateful, PACKETS))]
 #[bench::tcp_64_flows(tcp_between_guests(64))]
 #[bench::tcp_10k_flows(tcp_between_guests(PACKETS))]
+#[bench::snat_64_flows(behind_shared_address(64))]
+#[bench::dscp_64_flows(with_dscp(64))]
 #[bench::ovs_one_megaflow(under_ovs(Megaflows::One, 64))]
 #[bench::ovs_megaflows_64_flows(under_ovs(Megaflows::Each, 64))]
 #[bench::from_ovs(from_ovs(64))]
@@ -101,6 +104,18 @@ fn decapsulate(worker: Worker) -> Worker {
 #[bench::vxlan(into_tunnel(TunnelKind::Vxlan, 64))]
 fn delivery(worker: Worker) -> Worker {
     count_known(worker, Stage::Deliver)
+}
+
+#[library_benchmark]
+#[bench::wait(into_shaper(64), Some(Stage::Deliver))]
+#[bench::leave(into_shaper(64), None)]
+fn shaper(mut worker: Worker, stage: Option<Stage>) -> Worker {
+    worker.through_shaper(None, false);
+    worker.through_shaper(None, false);
+    for _ in 0..PACKETS / BURST {
+        worker.through_shaper(stage, stage.is_none());
+    }
+    worker
 }
 
 #[library_benchmark]
@@ -151,7 +166,7 @@ fn classify(asked: Asked<RuleQuery>) -> Asked<RuleQuery> {
 
 library_benchmark_group!(
     name = packet_path;
-    benchmarks = receive, parse, lookup, encapsulate, decapsulate, delivery, new_flow, drop_packet, route, classify
+    benchmarks = receive, parse, lookup, encapsulate, decapsulate, delivery, shaper, new_flow, drop_packet, route, classify
 );
 
 main!(

@@ -59,3 +59,35 @@ pub(super) fn begin_anew(running: &Host, wanted: &Host) -> &'static str {
         "restart the daemon"
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn host(bgp: &str) -> Host {
+        config::parse(&format!("[host]\nname = \"a\"\n{bgp}")).unwrap().host
+    }
+
+    #[test]
+    fn bgp_changes_but_for_its_sockets() {
+        let with = |keys: &str, peer: &str| {
+            let bgp = format!("[bgp]\nas = 64512\nrouter_id = \"192.0.2.1\"\n{keys}\n");
+            host(&format!("{bgp}[[bgp.peer]]\naddress = \"192.0.2.9\"\n{peer}\n"))
+        };
+        let running = with("", "");
+        for wanted in [with("labels = \"16-9999\"", ""), with("", "port = 1790\npassword = \"x\"")] {
+            assert!(running != wanted && check_host(&running, &wanted).is_ok());
+        }
+        for (wanted, key) in [
+            (with("listen = [\"192.0.2.1\"]", ""), "[bgp] listen"),
+            (with("", "bfd = true"), "[bgp] bfd of peers"),
+            (host(""), "[bgp] as a whole"),
+        ] {
+            for (before, after) in [(&running, &wanted), (&wanted, &running)] {
+                let refused = check_host(before, after).unwrap_err().to_string();
+                assert!(refused.starts_with(&format!("{key} can't change")), "{refused}");
+            }
+        }
+    }
+}

@@ -8,6 +8,7 @@ use model::{
     Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, VifKind,
     Vrf, ovs,
 };
+use model::vectors::{Step, load};
 use packet::{Mac, proto};
 
 #[derive(Clone, Copy)]
@@ -107,6 +108,39 @@ pub fn from_ovs(flows: usize) -> Worker {
     worker.receives(ingress(VifId(12), false), frames(GUEST, flows, LEN));
     worker.program(std::iter::empty());
     worker
+}
+
+/// Returns a worker that forwards UDP flows of small packets to a guest with a shaper.
+pub fn into_shaper(flows: usize) -> Worker {
+    let mut worker = between_guests(Policy::NoRules, flows);
+    worker.shape(VifId(2));
+    worker
+}
+
+/// Returns a worker that forwards UDP flows of small packets of a guest with a DSCP.
+pub fn with_dscp(flows: usize) -> Worker {
+    let mut changes = tables();
+    changes.extend([1, 2].map(|id| Change::PutVif(Vif { policy: false, dscp: Some(46), ..guest(id) })));
+    Worker::new(&changes, &neighbour(), ingress(VifId(1), false), frames(GUEST, flows, LEN))
+}
+
+/// Returns a worker that forwards UDP flows of small packets of a guest behind an address that guests share.
+pub fn behind_shared_address(flows: usize) -> Worker {
+    let text = format!("eth 02:00:00:00:00:01 > {GATEWAY} / ip4 10.1.1.1 > 203.0.113.1");
+    let tables = format!(
+        "network blue vrf 1 gateway 10.1.1.254/24\n\
+         network public vrf 9 gateway 203.0.113.254/24\n\
+         guest vm1 in blue mac 02:00:00:00:00:01 address 10.1.1.1 policy\n\
+         guest out in public mac 02:00:00:00:09:01 address 203.0.113.1\n\
+         route blue 0.0.0.0/0 > network public\n\
+         snat blue = public 203.0.113.5 ports 1024\n\
+         case tables\n\
+         in vm1 {text} / udp 1 > 2\n"
+    );
+    let case = load(&tables).expect("the tables").remove(0);
+    let Some(Step::Apply(changes)) = case.steps.first() else { panic!("tables") };
+    let frame = |flow| packet(&format!("{text} / udp {} > 53 nosum / payload 18", 1000 + flow));
+    Worker::new(changes, &neighbour(), ingress(VifId(1), false), (0..flows).map(frame).collect())
 }
 
 pub fn into_tunnel(kind: TunnelKind, flows: usize) -> Worker {

@@ -36,6 +36,10 @@ pub mod key;
 pub mod lanes;
 #[path = "../../src/linear.rs"]
 pub mod linear;
+#[path = "../../src/mailbox.rs"]
+pub mod mailbox;
+#[path = "../../src/message.rs"]
+pub mod message;
 #[path = "../../src/meters.rs"]
 pub mod meters;
 #[path = "../../src/mutex.rs"]
@@ -52,6 +56,8 @@ pub mod reassembly;
 pub mod replies;
 #[path = "../../src/rewrite.rs"]
 pub mod rewrite;
+#[path = "../../src/shape/mod.rs"]
+pub mod shape;
 #[path = "../../src/storms.rs"]
 pub mod storms;
 #[path = "../../src/sums.rs"]

@@ -1,17 +1,20 @@
 //! A worker whose clock stands still, driven burst by burst.
 
+use super::callgrind;
 use super::cycles::{self, Stage};
 use crate::asked::Questions;
 use crate::bfd::Bfd;
 use crate::capture::DropLog;
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::common::ports::{Sink, Source};
 use crate::core::{Core, Ingress, Limits};
 use crate::counters::WorkerCells;
+use crate::mailbox::Mailbox;
 use crate::pinned::Tables;
+use crate::shape::{BYTES, FRAMES, Inlet, Outlet, Shaper, Waker};
 use crate::storms::Storms;
-use mem::{BURST, Burst, RxQueue};
-use model::{Change, NeighbourFound, VifId, ovs};
+use mem::{BURST, Burst, RxQueue, TxQueue, backlog};
+use model::{Change, NeighbourFound, Shape, VifId, ovs};
 use std::sync::Arc;
 use tables::{FlowLimits, Reader, Shared, Snapshot};
 
@@ -21,6 +24,9 @@ pub const PACKETS: usize = 10_240;
 const CACHE_ENTRIES: usize = 1 << 21;
 const ERRORS_PER_SECOND: u32 = 100;
 
+/// Bits a second of a shaper that never holds up a packet.
+const FAST: u64 = 100_000_000_000;
+
 /// The worker, its source of table versions, and its receiving queue.
 pub struct Worker {
     shared: Arc<Shared>,
@@ -29,6 +35,8 @@ pub struct Worker {
     source: Source,
     from: Ingress,
     pub burst: Burst,
+    /// The end of the queue of an interface with a shaper, and when its packets came.
+    outlet: Option<(Outlet, Clock)>,
 }
 
 impl Worker {
@@ -54,7 +62,7 @@ impl Worker {
             }
         }
         let reader = shared.reader();
-        Self { shared, reader, core, source: Source::new(frames), from, burst: Burst::new() }
+        Self { shared, reader, core, source: Source::new(frames), from, burst: Burst::new(), outlet: None }
     }
 
     /// Forwards `packets` packets and counts one of their stages, if one is given.
@@ -66,6 +74,34 @@ impl Worker {
             let (core, burst, from) = (&mut self.core, &self.burst, self.from);
             cycles::counted(stage, BURST as u64, || core.burst(tables, burst, from));
         }
+    }
+
+    /// Has packets to an interface wait for its rate.
+    pub fn shape(&mut self, vif: VifId) {
+        let shaper = Arc::new(Shaper::default());
+        shaper.set(Shape { inward: Some(FAST), outward: None });
+        let (filler, taker) = backlog(FRAMES, BYTES);
+        let waker = Waker::new(Arc::new(Mailbox::new().expect("a mailbox")));
+        let sink: Arc<dyn TxQueue> = Arc::new(Sink::leaked());
+        let clock = Clock::start();
+        let outlet = Outlet::new(vif, taker, waker.clone(), [sink.clone()].into(), shaper);
+        self.core.ports.attach(vif, [Arc::new(Inlet::new(filler, waker, clock, sink)) as _].into());
+        self.outlet = Some((outlet, clock));
+    }
+
+    /// Forwards a burst to an interface with a shaper, and counts a stage of that, or how its packets leave the queue.
+    pub fn through_shaper(&mut self, stage: Option<Stage>, counts_leaving: bool) {
+        // By this time none of them has waited.
+        let now_ns = self.outlet.as_ref().map_or(0, |(_, clock)| clock.now().ns);
+        self.forward(BURST, stage);
+        let Some((outlet, _)) = &mut self.outlet else { return };
+        let mut leave = || assert!(outlet.serve(now_ns, &mut |reason, _, _| panic!("lost: {reason:?}")));
+        if counts_leaving {
+            callgrind::counted(leave);
+        } else {
+            leave();
+        }
+        assert!(outlet.is_empty());
     }
 
     /// Receives different frames, from this interface, from now on.
