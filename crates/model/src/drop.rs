@@ -115,7 +115,7 @@ reasons! {
     ServiceFull = "service_full", "The guest asked a service of its network (DHCP, DNS) more quickly than it is served.";
     Shaped = "shaped", "Too many packets towards the guest wait for the rate of its `shape.in`.";
     Codel = "codel", "Packets towards the guest waited too long for the rate of its `shape.in`, so that their senders must slow down (CoDel, RFC 8289).";
-    SnatPorts = "snat_ports", "The ports that were tried for the guest (64, of its block of an outside address) are all in use to this destination.";
+    SnatPorts = "snat_ports", "The ports that were tried for the guest (64, of its block of an outside address) are all in use: to this destination or, with `snat_mapping = \"endpoint-independent\"`, to any.";
     SnatProtocol = "snat_protocol", "By an outside address that guests share, and neither TCP, UDP nor ping.";
     SnatUnknown = "snat_unknown", "By an outside address that guests share, and of no connection, nor to a forwarded port.";
 }

@@ -7,9 +7,9 @@ pub use step::Step;
 pub use words::{Names, Numbers};
 
 use crate::{
-    BridgeEntry, Connection, Decision, DropReason, FlowKey, FragmentKey, Host, KernelPath, Lookup,
-    NeighbourScope, Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds,
-    Transport, Vif, VifId, Vrf, decide, ovs,
+    BridgeEntry, Connection, Decision, DropReason, Endpoint, FlowKey, FragmentKey, Host, KernelPath, Lookup,
+    NeighbourScope, Network, Nexthop, NexthopId, OutsidePort, PacketView, RouteEntry, RuleMatch, RuleQuery,
+    Seconds, Transport, Vif, VifId, Vrf, decide, ovs,
 };
 use packet::{Mac, TunnelKind};
 use std::cell::RefCell;
@@ -224,6 +224,25 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         let end = found.as_ref().and_then(|connection| Some(connection.bound_ends()?.0));
         let (vrf, port, remote) = (key.src.vrf, key.src.port, key.dst);
         self.note(Step::Bound { vrf, port, remote, protocol: key.protocol, found: end });
+        found
+    }
+
+    fn mapping(
+        &self,
+        inside: &Endpoint,
+        protocol: u8,
+        is_usable: &dyn Fn(OutsidePort) -> bool,
+    ) -> Option<OutsidePort> {
+        let found = self.tables.mapping(inside, protocol, is_usable);
+        self.note(Step::Mapping { inside: *inside, protocol, found: found.map(|found| found.port) });
+        found
+    }
+
+    fn is_mapped(&self, vrf: Vrf, outside: (IpAddr, u16), protocol: u8) -> bool {
+        let found = self.tables.is_mapped(vrf, outside, protocol);
+        if found {
+            self.note(Step::Mapped { vrf, outside, protocol });
+        }
         found
     }
 

@@ -63,7 +63,7 @@ pub use nexthop::{Nexthop, Tunnel};
 pub use packet::{IcmpError, TunnelKind};
 pub use routing::{Destination, ecmp_member};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};
-pub use snat::{Binding, Sharing};
+pub use snat::{Binding, Mapping, OutsidePort, Sharing};
 pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use tcp::{Segment, Tcp};

@@ -2,9 +2,9 @@
 //! ones.
 
 use crate::{
-    Action, BridgeEntry, Connection, DropReason, FlowKey, FragmentKey, Host, KernelPath, Modifier,
-    NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, RuleId, Seconds, Transport, Vif, VifId, Vrf,
-    ovs,
+    Action, BridgeEntry, Connection, DropReason, Endpoint, FlowKey, FragmentKey, Host, KernelPath, Modifier,
+    NeighbourScope, Network, Nexthop, NexthopId, OutsidePort, RouteEntry, RuleId, Seconds, Transport, Vif,
+    VifId, Vrf, ovs,
 };
 use arrayvec::ArrayVec;
 use packet::{Mac, TunnelKind};
@@ -90,6 +90,16 @@ pub trait Lookup {
     /// Returns the connection that packets from outside find by this key ([`Connection::outside_key`]), unless it timed
     /// out before `now`.
     fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection>;
+    /// Returns the port that a guest's end has for all destinations: the lowest of those for which `is_usable`. It has one
+    /// for as long as a connection with it is remembered, even if that timed out.
+    fn mapping(
+        &self,
+        inside: &Endpoint,
+        protocol: u8,
+        is_usable: &dyn Fn(OutsidePort) -> bool,
+    ) -> Option<OutsidePort>;
+    /// Returns whether an end in the network `vrf` has this address and port for all destinations.
+    fn is_mapped(&self, vrf: Vrf, outside: (IpAddr, u16), protocol: u8) -> bool;
     /// Returns the result of a network's rules, or its default if none matches.
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch;
     /// Returns the connection of which this key is a direction, unless it timed out before `now`. The flag

@@ -4,6 +4,9 @@
 //! Nothing else is remembered. A packet from outside finds the connection by the binding
 //! ([`Connection::outside_key`]), and a new connection gets a port with which no other is found.
 //!
+//! In a network whose [`Mapping`] is endpoint-independent, a guest's end also keeps one port for all destinations
+//! ([`Connection::mapping`]), for as long as a connection with it is remembered: nobody else gets that port meanwhile.
+//!
 //! The ports of the addresses are divided into blocks of equal size. An inside address has one block of one of them
 //! ([`PortBlock`]): who has a port is known without a log, and nobody takes the ports of others.
 
@@ -36,6 +39,25 @@ pub struct ForwardedPort {
     pub inside_port: u16,
 }
 
+/// For which destinations a guest's end has the same port outside (RFC 4787, 4.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mapping {
+    /// For one address and port. For others it may be a different one.
+    #[default]
+    AddressAndPortDependent,
+    /// For all.
+    EndpointIndependent,
+}
+
+/// A port of a shared address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutsidePort {
+    /// The [`tag`] of the address.
+    pub tag: u16,
+    /// The port, or for ICMP the identifier; never 0.
+    pub port: u16,
+}
+
 /// How the guests of a network share outside addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
@@ -45,6 +67,8 @@ pub struct Sharing {
     pub ports: u16,
     /// The ports that lead to guests, in their order.
     pub forwards: Vec<ForwardedPort>,
+    /// For which destinations a guest's end has the same port.
+    pub mapping: Mapping,
 }
 
 impl Sharing {
@@ -125,9 +149,25 @@ pub struct Binding {
     pub port: u16,
     /// Whether the guest is the destination of the original direction.
     pub of_destination: bool,
+    /// Whether the guest's end has this port for all destinations ([`Mapping::EndpointIndependent`]).
+    pub for_all: bool,
 }
 
 impl Binding {
+    /// Returns the guest's end and the other one of a connection with this binding and these ends.
+    #[must_use]
+    pub const fn ends(self, original: &FlowKey) -> (Endpoint, Endpoint) {
+        let FlowKey { src, dst, .. } = *original;
+        if self.of_destination { (dst, src) } else { (src, dst) }
+    }
+
+    /// Returns the guest's end and its port for all destinations, if it has one, for a connection with these ends.
+    #[must_use]
+    pub fn mapping(self, original: &FlowKey) -> Option<(Endpoint, OutsidePort)> {
+        let Self { tag, port, .. } = self;
+        self.for_all.then(|| (self.ends(original).0, OutsidePort { tag, port }))
+    }
+
     /// Returns the key by which packets from outside find a connection of a network behind this binding. It has the
     /// tag in place of the shared address.
     #[must_use]
@@ -144,8 +184,13 @@ impl Connection {
     /// Returns the guest's end and the other one, for a connection with a binding.
     #[must_use]
     pub fn bound_ends(&self) -> Option<(Endpoint, Endpoint)> {
-        let FlowKey { src, dst, .. } = self.original;
-        self.binding.map(|binding| if binding.of_destination { (dst, src) } else { (src, dst) })
+        self.binding.map(|binding| binding.ends(&self.original))
+    }
+
+    /// Returns the guest's end and its port for all destinations, if it has one.
+    #[must_use]
+    pub fn mapping(&self) -> Option<(Endpoint, OutsidePort)> {
+        self.binding.and_then(|binding| binding.mapping(&self.original))
     }
 
     /// Returns the key by which packets from outside find the connection, if it has a binding.
@@ -165,7 +210,7 @@ mod tests {
     fn a_block_is_of_an_address_of_the_family_and_network() {
         let shared = |text: &str| SharedAddress { outside_vrf: Vrf(9), outside: text.parse().unwrap() };
         let addresses = ["203.0.113.5", "203.0.113.6", "2001:db8::5"].map(shared).to_vec();
-        let sharing = Sharing { addresses, ports: 512, forwards: Vec::new() };
+        let sharing = Sharing { addresses, ports: 512, ..Sharing::default() };
         let of = |text: &str, vrf| {
             Block::of(&sharing, text.parse().unwrap(), Vrf(vrf)).map(|block| block.outside.to_string())
         };

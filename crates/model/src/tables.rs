@@ -6,9 +6,9 @@ mod ovs;
 
 use crate::snat::SharedAddress;
 use crate::{
-    Action, BridgeEntry, BridgeTarget, Connection, FlowKey, FragmentKey, Host, KernelPath, Lookup,
-    MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleAction, RuleId,
-    RuleMatch, RuleQuery, Seconds, Transport, Vif, VifId, Vrf,
+    Action, BridgeEntry, BridgeTarget, Connection, Endpoint, FlowKey, FragmentKey, Host, KernelPath, Lookup,
+    MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, OutsidePort, RouteEntry, Rule,
+    RuleAction, RuleId, RuleMatch, RuleQuery, Seconds, Transport, Vif, VifId, Vrf,
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
@@ -206,6 +206,19 @@ impl Lookup for Tables {
 
     fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
         self.dynamic.bound(key, now)
+    }
+
+    fn mapping(
+        &self,
+        inside: &Endpoint,
+        protocol: u8,
+        is_usable: &dyn Fn(OutsidePort) -> bool,
+    ) -> Option<OutsidePort> {
+        self.dynamic.mapping(inside, protocol, is_usable)
+    }
+
+    fn is_mapped(&self, vrf: Vrf, outside: (IpAddr, u16), protocol: u8) -> bool {
+        self.dynamic.is_mapped(vrf, outside, protocol)
     }
 
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {

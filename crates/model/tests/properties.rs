@@ -3,9 +3,10 @@
 use model::generate::{self, Packet, Rng};
 use model::tcp::Edge;
 use model::{
-    BridgeEntry, Connection, Cut, DropReason, FlowKey, Forward, FragmentKey, Host, KernelPath, Lookup,
-    NeighbourScope, Network, Nexthop, NexthopId, PacketView, RouteEntry, RuleMatch, RuleQuery, Seconds,
-    Segment, Tables, Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, ovs, rewrite, tcp, text,
+    BridgeEntry, Connection, Cut, DropReason, Endpoint, FlowKey, Forward, FragmentKey, Host, KernelPath,
+    Lookup, NeighbourScope, Network, Nexthop, NexthopId, OutsidePort, PacketView, RouteEntry, RuleMatch,
+    RuleQuery, Seconds, Segment, Tables, Transport, Verdict, Vif, VifId, Vrf, copy_to, decide, explain, ovs,
+    rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, TunnelKind, checksum, proto};
 use std::cell::RefCell;
@@ -336,6 +337,17 @@ impl Lookup for Holes<'_> {
     }
     fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
         self.maybe(self.tables.bound(key, now))
+    }
+    fn mapping(
+        &self,
+        inside: &Endpoint,
+        protocol: u8,
+        is_usable: &dyn Fn(OutsidePort) -> bool,
+    ) -> Option<OutsidePort> {
+        self.maybe(self.tables.mapping(inside, protocol, is_usable))
+    }
+    fn is_mapped(&self, vrf: Vrf, outside: (IpAddr, u16), protocol: u8) -> bool {
+        self.tables.is_mapped(vrf, outside, protocol) || self.rng.borrow_mut().percent(10)
     }
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {
         self.tables.rules(vrf, query)

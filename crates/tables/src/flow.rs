@@ -15,6 +15,7 @@ mod fragments;
 mod hash;
 #[cfg(test)]
 mod kill;
+mod mappings;
 mod outside;
 mod remembered;
 mod room;
@@ -28,6 +29,7 @@ use entry::{Entry, New, Read, WORDS, pack};
 use executor::{FlowInfo, FlowUse};
 pub use fragments::Fragments;
 use hash::FlowHash;
+use mappings::Mappings;
 use model::{Connection, DropReason, FlowChange, FlowKey, Seconds, Segment, VifId};
 use outside::Outside;
 pub use remembered::{FORMAT, Record, remembered};
@@ -119,6 +121,7 @@ pub struct Flows {
     index: Zeroed<WAYS>,
     /// The connections by what stands for their guests outside.
     outside: Outside,
+    mappings: Mappings,
     accounts: Accounts,
     fragments: Fragments,
     live: AtomicU64,
@@ -154,6 +157,7 @@ impl Flows {
             entries,
             index: Zeroed::new(capacity * 2 / WAYS).in_huge_pages(),
             outside: Outside::new(capacity),
+            mappings: Mappings::new(capacity),
             accounts: Accounts::new(capacity as u64, limits.per_guest as u64, limits.new_per_second),
             fragments: Fragments::new(),
             live: AtomicU64::new(0),

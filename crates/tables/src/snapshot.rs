@@ -6,9 +6,9 @@ use crate::flow::Flows;
 use crate::learned::Learned;
 use crate::ovs::Ovs;
 use model::{
-    Action, BridgeEntry, Connection, DropReason, FloatingAddress, FlowKey, FragmentKey, Host, KernelPath,
-    Lookup, MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, RouteEntry, Rule, RuleMatch,
-    RuleQuery, Seconds, Transport, Vif, VifId, Vrf, ovs,
+    Action, BridgeEntry, Connection, DropReason, Endpoint, FloatingAddress, FlowKey, FragmentKey, Host,
+    KernelPath, Lookup, MeterConfig, MeterId, NeighbourScope, Network, Nexthop, NexthopId, OutsidePort,
+    RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
 use packet::{Mac, TunnelKind};
 use std::cell::RefCell;
@@ -327,6 +327,19 @@ impl Lookup for View<'_> {
 
     fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
         self.flows.bound(key, now)
+    }
+
+    fn mapping(
+        &self,
+        inside: &Endpoint,
+        protocol: u8,
+        is_usable: &dyn Fn(OutsidePort) -> bool,
+    ) -> Option<OutsidePort> {
+        self.flows.mapping(inside, protocol, is_usable)
+    }
+
+    fn is_mapped(&self, vrf: Vrf, outside: (IpAddr, u16), protocol: u8) -> bool {
+        self.flows.is_mapped(vrf, outside, protocol)
     }
 
     fn rules(&self, vrf: Vrf, query: &RuleQuery) -> RuleMatch {

@@ -65,7 +65,7 @@ impl Compiler<'_> {
         };
         let mut forwards: Vec<_> = of.filter_map(forward).collect();
         forwards.sort_unstable();
-        Sharing { addresses, ports: network.shared_ports(), forwards }
+        Sharing { addresses, ports: network.shared_ports(), forwards, ..Sharing::default() }
     }
 
     /// Sets what happens to traffic that no rule of a network matches.

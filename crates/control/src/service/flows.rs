@@ -160,7 +160,8 @@ mod tests {
         let sharing = Sharing { addresses: vec![address], ..Sharing::default() };
         tables.networks.insert(red, Network { sharing, ..Network::new(red, "red") });
         let shared = Floating::of(&tables);
-        let binding = Some(Binding { tag: tag(address.outside), port: 2000, of_destination: true });
+        let binding =
+            Some(Binding { tag: tag(address.outside), port: 2000, of_destination: true, for_all: false });
         let by_port = FlowInfo { key: FlowKey { src: host, dst: peer, protocol: 6 }, binding, ..flow() };
         assert_eq!(shared.ends_of(&by_port), [None, Some(end(public, "203.0.113.5", 2000))]);
         let selects = |text: &str| {

@@ -6,6 +6,7 @@ mod connections;
 mod differential;
 mod fragments;
 mod harness;
+mod mapping;
 mod offloads;
 mod ovs;
 mod paths;

@@ -5,7 +5,7 @@
 //! from one guest to a forwarded port of another.
 
 use super::{Frame, Stop, Walk, is_roce};
-use crate::snat::{Block, tag};
+use crate::snat::{Block, Mapping, tag};
 use crate::transport::is_echo;
 use crate::{
     Binding, Connection, DropReason, Endpoint, FlowKey, FlowState, Lookup, Nat, Network, Segment, Transport,
@@ -40,6 +40,8 @@ pub(super) struct Bound {
     port: u16,
     /// Whether the binding is of the packet's destination.
     of_destination: bool,
+    /// Whether the guest has the port for all destinations.
+    for_all: bool,
     /// Whether the connection does not have this binding yet.
     pub is_new: bool,
 }
@@ -57,7 +59,8 @@ impl Bound {
 
     /// Returns the binding of a connection. `turned`: the packet goes against its original direction.
     pub const fn binding(self, turned: bool) -> Binding {
-        Binding { tag: self.tag, port: self.port, of_destination: self.of_destination != turned }
+        let Self { tag, port, for_all, .. } = self;
+        Binding { tag, port, of_destination: self.of_destination != turned, for_all }
     }
 }
 
@@ -151,6 +154,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             tag,
             port,
             of_destination: true,
+            for_all: false,
             is_new: inward.forward.is_some(),
         });
     }
@@ -177,6 +181,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 tag: binding.tag,
                 port: binding.port,
                 of_destination: false,
+                for_all: binding.for_all,
                 is_new: false,
             });
             return Ok((addr.ok_or(DropReason::SnatUnknown)?, binding.port));
@@ -190,22 +195,65 @@ impl<'a, T: Lookup> Walk<'a, T> {
             let end = inside.sharing.forwarded_to(src.1, protocol, ports.0);
             return Ok(end.ok_or(DropReason::SnatUnknown)?);
         }
-        let known = self.connection(&key, ports).and_then(|(connection, reply)| {
-            let binding = connection.binding.filter(|binding| binding.of_destination == reply)?;
-            let addr = inside.sharing.tagged(src.1, outside_vrf, binding.tag)?;
-            let is_there =
-                || inside.sharing.forwarded(addr, protocol, binding.port) == Some((src.1, ports.0));
-            Some((addr, binding.port, !reply || is_there()))
-        });
+        let known = self.known_end(inside, outside_vrf, &key, ports)?;
         let is_new = known.is_none();
-        let (addr, port) = match known {
-            Some((addr, port, true)) => (addr, port),
-            Some((.., false)) => return Err(DropReason::SnatUnknown.into()),
-            None => self.free_port(inside, outside_vrf, &key).ok_or(DropReason::SnatPorts)?,
+        let ((addr, port), for_all) = match known {
+            Some((addr, binding)) => ((addr, binding.port), binding.for_all),
+            None => {
+                let for_all = inside.sharing.mapping == Mapping::EndpointIndependent;
+                let find = if for_all { Self::port_for_all } else { Self::free_port };
+                (find(self, inside, outside_vrf, &key).ok_or(DropReason::SnatPorts)?, for_all)
+            }
         };
         let inside_port = inward.map(|inward| inward.to.port);
-        self.bound = Some(Bound { inside_port, tag: tag(addr), port, of_destination: false, is_new });
+        self.bound =
+            Some(Bound { inside_port, tag: tag(addr), port, of_destination: false, for_all, is_new });
         Ok((addr, port))
+    }
+
+    /// Returns the shared address and the binding by which a packet's connection knows its sender. `None` if that has
+    /// none, or has lost the address.
+    ///
+    /// # Errors
+    /// `SnatUnknown`: it is a connection by a port that does not lead to the sender any more, with which it ends.
+    fn known_end(
+        &self,
+        inside: &Network,
+        outside_vrf: Vrf,
+        key: &FlowKey,
+        ports: (u16, u16),
+    ) -> Result<Option<(IpAddr, Binding)>, DropReason> {
+        let FlowKey { src, protocol, .. } = *key;
+        let known = self.connection(key, ports).and_then(|(connection, reply)| {
+            Some((connection.binding.filter(|binding| binding.of_destination == reply)?, reply))
+        });
+        let Some((binding, reply)) = known else { return Ok(None) };
+        let addr = inside.sharing.tagged(src.addr, outside_vrf, binding.tag);
+        let end = Some((src.addr, ports.0));
+        let leads = |addr| inside.sharing.forwarded(addr, protocol, binding.port) == end;
+        if reply && !addr.is_some_and(leads) {
+            return Err(DropReason::SnatUnknown);
+        }
+        Ok(addr.map(|addr| (addr, binding)))
+    }
+
+    /// Returns the shared address and the port that a guest's end has for all destinations: those of its connections;
+    /// those that lead to it; or else new ones. `None` if there are none, or a connection that has the port for another
+    /// reason goes to the same end.
+    fn port_for_all(&self, inside: &Network, outside_vrf: Vrf, key: &FlowKey) -> Option<(IpAddr, u16)> {
+        let FlowKey { src, dst, protocol } = *key;
+        let addr = |tag| inside.sharing.tagged(src.addr, outside_vrf, tag);
+        let known = self.tables.mapping(&src, protocol, &|port| addr(port.tag).is_some());
+        if let Some((addr, port)) = known.and_then(|known| Some((addr(known.tag)?, known.port))) {
+            let is_free = self.bound_to(inside.vrf, (addr, port), dst, protocol).is_none();
+            return is_free.then_some((addr, port));
+        }
+        let leading = inside.sharing.forwarded_to(src.addr, protocol, src.port);
+        let leading = leading.filter(|(addr, port)| {
+            let is_outside = inside.sharing.tagged(src.addr, outside_vrf, tag(*addr)).is_some();
+            is_outside && self.is_free(inside, (*addr, *port), dst, protocol)
+        });
+        leading.or_else(|| self.free_port(inside, outside_vrf, key))
     }
 
     /// Returns a shared address and a port of the guest's block with which packets from the other end find no connection.
@@ -215,11 +263,17 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let is_free = |port: &u16| {
             let reserved = protocol == proto::UDP && *port == proto::PORT_ROCE;
             let is_forwarded = || inside.sharing.forwarded(block.outside, protocol, *port).is_some();
-            !reserved
-                && !is_forwarded()
-                && self.bound_to(inside.vrf, (block.outside, *port), dst, protocol).is_none()
+            !reserved && !is_forwarded() && self.is_free(inside, (block.outside, *port), dst, protocol)
         };
         block.candidates(src.port).find(is_free).map(|port| (block.outside, port))
+    }
+
+    /// Returns whether packets from `remote` to an end outside find no connection; and no guest has the end for all
+    /// destinations, if the network's guests have ends so.
+    fn is_free(&self, inside: &Network, outside: (IpAddr, u16), remote: Endpoint, protocol: u8) -> bool {
+        let for_all = inside.sharing.mapping == Mapping::EndpointIndependent;
+        let is_mapped = for_all && self.tables.is_mapped(inside.vrf, outside, protocol);
+        !is_mapped && self.bound_to(inside.vrf, outside, remote, protocol).is_none()
     }
 
     /// Returns the protocol and the ports of a packet that can go by a shared address.
@@ -237,7 +291,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         remote: Endpoint,
         protocol: u8,
     ) -> Option<Connection> {
-        let binding = Binding { tag: tag(outside), port, of_destination: false };
+        let binding = Binding { tag: tag(outside), port, of_destination: false, for_all: false };
         self.tables.bound(&binding.key(vrf, remote, protocol), self.now)
     }
 

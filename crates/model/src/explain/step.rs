@@ -52,6 +52,10 @@ pub enum Step {
     SharedBy { vrf: Vrf, outside: IpAddr, found: Option<Vrf> },
     /// The guest's end for which a port of a shared address stands, towards another end.
     Bound { vrf: Vrf, port: u16, remote: Endpoint, protocol: u8, found: Option<Endpoint> },
+    /// The port that a guest's end has for all destinations.
+    Mapping { inside: Endpoint, protocol: u8, found: Option<u16> },
+    /// A port of a shared address that a different end has for all destinations.
+    Mapped { vrf: Vrf, outside: (IpAddr, u16), protocol: u8 },
     /// The rules of a network.
     Rules { vrf: Vrf, query: RuleQuery, found: Option<RuleMatch> },
     /// The network's default action, for packets that no rule matches.
@@ -87,7 +91,7 @@ impl Step {
             Self::KernelPaths { .. } => "kernel",
             Self::Path { .. } => "path",
             Self::FloatingOf { .. } | Self::InsideOf { .. } => "nat",
-            Self::SharedBy { .. } | Self::Bound { .. } => "snat",
+            Self::SharedBy { .. } | Self::Bound { .. } | Self::Mapping { .. } | Self::Mapped { .. } => "snat",
             Self::Rules { .. } | Self::Default { .. } => "rule",
             Self::Flow { .. } => "flow",
             Self::Fragment { .. } => "fragment",
@@ -102,7 +106,9 @@ impl Step {
         match self {
             Self::Rules { query, .. } => Some(query.protocol),
             Self::Flow { key, .. } => Some(key.protocol),
-            Self::Bound { protocol, .. } => Some(*protocol),
+            Self::Bound { protocol, .. } | Self::Mapping { protocol, .. } | Self::Mapped { protocol, .. } => {
+                Some(*protocol)
+            }
             Self::Fragment { found: Some(transport), .. } => Some(transport.protocol),
             Self::OvsFlow { key, .. } if key.ip_proto != 0 => Some(key.ip_proto),
             _ => None,
@@ -145,6 +151,12 @@ impl Step {
             }
             Self::Bound { vrf, port, remote, protocol, .. } => {
                 format!("{} port {port} for {} protocol {protocol}", network(vrf), end(remote))
+            }
+            Self::Mapping { inside, protocol, .. } => {
+                format!("{} protocol {protocol} for all destinations", end(inside))
+            }
+            Self::Mapped { vrf, outside: (addr, port), protocol } => {
+                format!("{} {addr} port {port} protocol {protocol}", network(vrf))
             }
             Self::Rules { vrf, query, .. } => {
                 let port = query.dst_port.map_or_else(String::new, |port| format!(" port {port}"));
@@ -199,6 +211,8 @@ impl Step {
                 let Endpoint { addr, port, .. } = (*found)?;
                 format!("{addr} port {port}")
             }
+            Self::Mapping { found, .. } => format!("port {}", (*found)?),
+            Self::Mapped { .. } => "of a different port, for all destinations".to_owned(),
             Self::Rules { found, .. } => found.as_ref()?.words(names),
             Self::Default { action: of, .. } => action(*of).to_owned(),
             Self::Flow { found, .. } => {

@@ -1,7 +1,7 @@
 //! Random tables. Their address ranges are small, so that packets match.
 
 use super::Rng;
-use crate::snat::{ForwardedPort, SharedAddress};
+use crate::snat::{ForwardedPort, Mapping, SharedAddress};
 use crate::{
     Action, BridgeTarget, Change, FloatingAddress, Host, L2Gateway, MeterConfig, MeterId, Midstream,
     Modifier, Network, Nexthop, NexthopId, PortRange, Roles, Rule, RuleAction, RuleId, Services, Sharing,
@@ -317,7 +317,8 @@ fn share(rng: &mut Rng, networks: &mut [Network], guests: &[Vif]) {
         }
         forwards.sort_unstable();
         forwards.dedup_by_key(|forward| (forward.outside, forward.protocol, forward.port));
-        network.sharing = Sharing { addresses, ports: rng.one(&[2, 64, 512, 60_000]), forwards };
+        let mapping = rng.one(&[Mapping::AddressAndPortDependent, Mapping::EndpointIndependent]);
+        network.sharing = Sharing { addresses, ports: rng.one(&[2, 64, 512, 60_000]), forwards, mapping };
     }
 }
 

@@ -2,9 +2,11 @@
 //! levels.
 
 use super::Tables;
+use crate::snat::tag;
 use crate::{
-    BridgeTarget, Connection, DropReason, Effects, FlowChange, FlowKey, FlowState, FragmentKey, Meter,
-    MeterId, NeighbourScope, Network, PathMtu, RuleId, Seconds, Transport, Vif, VifId, Vrf,
+    BridgeTarget, Connection, DropReason, Effects, Endpoint, FlowChange, FlowKey, FlowState, FragmentKey,
+    Meter, MeterId, NeighbourScope, Network, OutsidePort, PathMtu, RuleId, Seconds, Transport, Vif, VifId,
+    Vrf,
 };
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +69,28 @@ impl Dynamic {
     pub(super) fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection> {
         let is_its = |c: &&Remembered| !c.expired(now) && c.connection.outside_key() == Some(*key);
         self.connections.values().find(is_its).map(|c| c.connection)
+    }
+
+    pub(super) fn mapping(
+        &self,
+        inside: &Endpoint,
+        protocol: u8,
+        is_usable: &dyn Fn(OutsidePort) -> bool,
+    ) -> Option<OutsidePort> {
+        let its = self.mappings(protocol).filter(|(end, _)| end == inside);
+        its.map(|(_, port)| port).filter(|port| is_usable(*port)).min()
+    }
+
+    pub(super) fn is_mapped(&self, vrf: Vrf, outside: (IpAddr, u16), protocol: u8) -> bool {
+        let port = OutsidePort { tag: tag(outside.0), port: outside.1 };
+        let is_there = |end: &Endpoint| end.vrf == vrf && end.addr.is_ipv4() == outside.0.is_ipv4();
+        self.mappings(protocol).any(|(end, taken)| taken == port && is_there(&end))
+    }
+
+    fn mappings(&self, protocol: u8) -> impl Iterator<Item = (Endpoint, OutsidePort)> {
+        let of_protocol =
+            self.connections.values().filter(move |c| c.connection.original.protocol == protocol);
+        of_protocol.filter_map(|c| c.connection.mapping())
     }
 
     pub(super) fn fragment(&self, key: &FragmentKey, now: Seconds) -> Option<Transport> {

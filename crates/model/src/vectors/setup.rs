@@ -2,7 +2,7 @@
 
 use super::Step;
 use super::ovs::Flows;
-use crate::snat::{ForwardedPort, SharedAddress};
+use crate::snat::{ForwardedPort, Mapping, SharedAddress};
 use crate::{
     Action, BridgeTarget, Change, Effects, FloatingAddress, GATEWAY_MAC, Host, KernelPath, L2Gateway, Learn,
     MeterConfig, MeterId, Midstream, Modifier, NeighbourFound, NeighbourScope, Network, Nexthop, NexthopId,
@@ -33,7 +33,7 @@ use std::str::FromStr;
 /// label N > TARGET
 /// vni N > NETWORK                          (beside the network's own)
 /// nat NETWORK ADDR = NETWORK ADDR          (inside, outside)
-/// snat NETWORK = NETWORK ADDR... [ports N]     (inside, outside)
+/// snat NETWORK = NETWORK ADDR... [ports N] [endpoint-independent]     (inside, outside)
 /// forward NETWORK PROTOCOL ADDR PORT > ADDR PORT     (inside network; outside, inside)
 /// rule NETWORK PRIORITY [from PREFIX] [to PREFIX] [protocol N] [ports FIRST LAST]
 ///      ACTION | mirror NAME | police BITS/S BYTES
@@ -515,6 +515,8 @@ impl Setup {
         while words.peek().is_some() {
             if words.next_if_eq(&"ports").is_some() {
                 sharing.ports = value(words)?;
+            } else if words.next_if_eq(&"endpoint-independent").is_some() {
+                sharing.mapping = Mapping::EndpointIndependent;
             } else {
                 sharing.addresses.push(SharedAddress { outside_vrf, outside: value(words)? });
             }

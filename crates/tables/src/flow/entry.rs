@@ -83,9 +83,10 @@ const LIVE: u64 = 2;
 const HAS_RULE: u64 = 1 << 10;
 const ACCOUNT_AT: u32 = 11;
 const RULE_AT: u32 = 28;
-/// Whether there is a binding, and whether it is that of the destination.
+/// Whether there is a binding, whether it is that of the destination, and whether its port is for all destinations.
 const IS_BOUND: u64 = 1 << 60;
 const BINDS_DESTINATION: u64 = 1 << 61;
+const BINDS_FOR_ALL: u64 = 1 << 62;
 
 /// An entry, in a table or elsewhere.
 #[derive(Clone, Copy)]
@@ -166,22 +167,24 @@ impl Entry<'_> {
         unpack(std::array::from_fn(|i| self.get(KEY + i)))
     }
 
-    fn binding(self) -> Option<Binding> {
+    /// Returns the binding of an entry in use. Only for the holder of the shard's lock.
+    pub fn binding(self) -> Option<Binding> {
         let about = self.get(ABOUT);
         let high = |word| (self.get(word) >> BOUND_AT) as u16;
         (about & IS_BOUND != 0).then(|| Binding {
             tag: high(COUNTERS + 2),
             port: high(COUNTERS),
             of_destination: about & BINDS_DESTINATION != 0,
+            for_all: about & BINDS_FOR_ALL != 0,
         })
     }
 
     /// Returns the outside key of an entry in use. Only for the holder of the shard's lock.
     pub fn outside_key(self) -> Option<FlowKey> {
         let binding = self.binding()?;
-        let FlowKey { src, dst, protocol } = self.original();
-        let (guest, remote) = if binding.of_destination { (dst, src) } else { (src, dst) };
-        Some(binding.key(guest.vrf, remote, protocol))
+        let original = self.original();
+        let (guest, remote) = binding.ends(&original);
+        Some(binding.key(guest.vrf, remote, original.protocol))
     }
 
     /// Returns whether `seq` is still the sequence number that [`Self::read`] would find.
@@ -197,9 +200,10 @@ impl Entry<'_> {
         let connection = &new.connection;
         pack(&connection.original).into_iter().enumerate().for_each(|(i, word)| self.set(KEY + i, word));
         let rule = new.rule.map_or(0, |rule| HAS_RULE | u64::from(rule.0) << RULE_AT);
-        let binding = connection
-            .binding
-            .map_or(0, |binding| IS_BOUND | if binding.of_destination { BINDS_DESTINATION } else { 0 });
+        let binding = connection.binding.map_or(0, |binding| {
+            let side = if binding.of_destination { BINDS_DESTINATION } else { 0 };
+            IS_BOUND | side | if binding.for_all { BINDS_FOR_ALL } else { 0 }
+        });
         self.set(ABOUT, self.get(ABOUT) | binding | rule | u64::from(new.charged.number()) << ACCOUNT_AT);
         let seq = seq & !WRITING;
         for (word, edge) in EDGES.into_iter().zip(connection.tcp.edges) {
@@ -403,8 +407,8 @@ impl Entry<'_> {
         let is_key = (0..ABOUT - KEY).all(|i| self.get(KEY + i) == words[i])
             && about % HAS_RULE == words[ABOUT - KEY]
             && key.src.addr.is_ipv4() == key.dst.addr.is_ipv4();
-        let is_bound = about & IS_BOUND != 0 || about & BINDS_DESTINATION == 0;
-        let rule = (about & !(IS_BOUND | BINDS_DESTINATION)) >> RULE_AT;
+        let is_bound = about & IS_BOUND != 0 || about & (BINDS_DESTINATION | BINDS_FOR_ALL) == 0;
+        let rule = (about & !(IS_BOUND | BINDS_DESTINATION | BINDS_FOR_ALL)) >> RULE_AT;
         let is_rule = if about & HAS_RULE == 0 { rule == 0 } else { u32::try_from(rule).is_ok() };
         let (seq, state) = (self.get(SEQ), State(self.get(STATE)));
         let last = self.get(LAST) as Seconds;

@@ -70,17 +70,29 @@ impl Flows {
         }
     }
 
-    /// Enters a new connection, whose shard is locked, into this index, if it has an outside key.
+    /// Enters a new connection, whose shard is locked, into this index, if it has an outside key; and counts it with the
+    /// others of its guest's end.
     ///
     /// # Errors
-    /// `SnatPorts`: a different connection has the key, or there is no room.
+    /// `SnatPorts`: a different connection has the key, [`Self::hold`] fails, or there is no room.
     pub(super) fn bind(&self, connection: &Connection, index: u32) -> Result<(), DropReason> {
-        let Some(key) = connection.outside_key() else { return Ok(()) };
-        let hash = self.hash(&key);
+        let (Some(key), Some(binding)) = (connection.outside_key(), connection.binding) else {
+            return Ok(());
+        };
+        self.hold(&connection.original, binding)?;
+        let bound = self.index_outside(&key, index);
+        if bound.is_err() {
+            self.release(&connection.original, binding);
+        }
+        bound
+    }
+
+    fn index_outside(&self, key: &FlowKey, index: u32) -> Result<(), DropReason> {
+        let hash = self.hash(key);
         let _shard = lock(&self.outside.shards[self.outside.shard(hash)]);
         let buckets = self.outside.buckets(hash);
         let is_same =
-            |index| self.entry(index).read().is_some_and(|read| read.connection.outside_key() == Some(key));
+            |index| self.entry(index).read().is_some_and(|read| read.connection.outside_key() == Some(*key));
         let is_taken = Self::tagged(buckets, hash).any(is_same);
         let mut slots = buckets.into_iter().flatten();
         let free = slots.find(|slot| slot.load(Ordering::Relaxed) == 0).filter(|_| !is_taken);
@@ -90,7 +102,9 @@ impl Flows {
 
     /// Removes a live entry, whose shard is locked, from this index.
     pub(super) fn unbind(&self, index: u32) {
-        let Some(key) = self.entry(index).outside_key() else { return };
+        let entry = self.entry(index);
+        let (Some(key), Some(binding)) = (entry.outside_key(), entry.binding()) else { return };
+        self.release(&entry.original(), binding);
         let hash = self.hash(&key);
         let _shard = lock(&self.outside.shards[self.outside.shard(hash)]);
         let mut slots = self.outside.buckets(hash).into_iter().flatten();

@@ -8,7 +8,7 @@ use model::{Binding, FlowChange, FlowState, Tcp};
 /// Returns a connection of a guest that is known outside by this port.
 fn bound(n: u32, port: u16) -> Connection {
     // All connections have the same remote end.
-    let binding = Some(Binding { tag: 7, port, of_destination: false });
+    let binding = Some(Binding { tag: 7, port, of_destination: false, for_all: false });
     Connection { original: key(n), state: FlowState::Established, seen: 12, tcp: Tcp::default(), binding }
 }
 

@@ -32,8 +32,12 @@ fn segment(flags: u8, seq: u32, len: u32, ack: u32) -> Segment {
 fn opened(flows: &Flows, n: u32) -> (FlowRef, Connection) {
     let tcp = Tcp::first(0, &segment(TCP_SYN, 99, 1, 0), false);
     // Each second one is known outside by a port.
-    let binding =
-        n.is_multiple_of(2).then_some(Binding { tag: 9, port: 1024 + n as u16, of_destination: false });
+    let binding = n.is_multiple_of(2).then_some(Binding {
+        tag: 9,
+        port: 1024 + n as u16,
+        of_destination: false,
+        for_all: true,
+    });
     let first = Connection { original: key(n), state: FlowState::New, seen: Connection::ASKED, tcp, binding };
     let change = FlowChange::Create { connection: first, rule: None };
     let flow = flows.apply(&change, GUEST, NOW - 9).unwrap().unwrap();
