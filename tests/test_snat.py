@@ -158,6 +158,44 @@ def test_one_guests_ports_end_and_another_has_its_own(shared):
         assert datagram(a1, ROUTER, 80)
 
 
+def seen_from(guest, port, server, address):
+    """Sends a datagram from this port of a guest to a server, and returns the source that the server sees."""
+    with (
+        server.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        guest.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.settimeout(PATIENCE)
+        receiver.bind((address, 4242))
+        sender.bind(("", port))
+        sender.sendto(b"x", (address, 4242))
+        return receiver.recvfrom(10)[1]
+
+
+def test_a_guests_port_is_the_same_for_all_destinations(shared):
+    host, a1, a2, router, beyond = shared
+    config = host.config.copy()
+    config.entry("network", "blue")["snat_mapping"] = "endpoint-independent"
+    host.apply(config)
+    for guest in (a1, a2):
+        guest.expect_ping(BEYOND)
+    # Both ports stand for the same one of a block of 512.
+    ends = [(guest, port) for guest in (a1, a2) for port in (40_000, 40_512)]
+    first = [seen_from(guest, port, router, ROUTER) for guest, port in ends]
+    assert {address for address, _ in first} == {SHARED} and len(set(first)) == len(ends), first
+    everywhere = lambda: [
+        [seen_from(guest, port, server, address) for guest, port in reversed(ends)][::-1]
+        for server, address in ((beyond, BEYOND), (router, ROUTER))
+    ]
+    assert everywhere() == [first, first]
+    host.kill()
+    host.start()
+    assert everywhere() == [first, first], "after a crash"
+    host.replace()
+    assert everywhere() == [first, first], "after a replacement"
+    explained = host.call("explain", "--in", "a1", f"{A1.address} > {ROUTER} / udp 40000 > 99").stdout
+    assert "for all destinations" in explained and f"port {first[0][1]}" in explained, explained
+
+
 def test_ports_of_the_shared_address_lead_to_guests(shared):
     host, a1, a2, router, beyond = shared
     to = {"guest": "a1", "port": 80}

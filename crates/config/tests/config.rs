@@ -506,6 +506,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("snat = [\"203.0.113.5\"]\n", "", "`snat_ports` needs addresses in `snat`, whose ports they are"),
     ("snat_ports = 1024", "snat_ports = 8", "snat_ports: 8 is out of range; use 16 to 32768"),
+    (
+        "snat = [\"203.0.113.5\"]\nsnat_ports = 1024\n",
+        "",
+        "`snat_mapping` needs addresses in `snat`, whose ports it is about",
+    ),
+    (
+        "snat_mapping = \"endpoint-independent\"",
+        "snat_mapping = \"full-cone\"",
+        "snat_mapping: \"full-cone\" is none of address-and-port-dependent, endpoint-independent",
+    ),
     ("name = \"web-in\"", "name = \"7\"", "`name` begins with a letter"),
     (
         "priority = 200\n",

@@ -193,6 +193,10 @@ pub struct Network {
     /// Ports that a guest has of such an address, for each protocol.
     #[prost(uint32, optional, tag = "32")]
     pub snat_ports: ::core::option::Option<u32>,
+    /// For which destinations a guest's port has the same one there: address-and-port-dependent (for one address and
+    /// port), or endpoint-independent (for all).
+    #[prost(string, optional, tag = "37")]
+    pub snat_mapping: ::core::option::Option<::prost::alloc::string::String>,
     /// The action for traffic that no rule matches, in place of a `\[[default]\]`: allow, drop, reject or deny-in.
     #[prost(string, optional, tag = "25")]
     pub default: ::core::option::Option<::prost::alloc::string::String>,

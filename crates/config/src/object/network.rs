@@ -8,7 +8,7 @@ use super::{read_name, read_network};
 use crate::bgp::RouteName;
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Value, Within, describe, display, display_all, display_some};
+use crate::value::{Value, Within, describe, display, display_all, display_some, names};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
@@ -118,6 +118,9 @@ pub struct Network {
     /// Ports that a guest has of such an address, for each protocol; `None`: [`Network::SNAT_PORTS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snat_ports: Option<u16>,
+    /// For which destinations a guest's port has the same one there; `None`: [`SnatMapping::AddressAndPortDependent`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snat_mapping: Option<SnatMapping>,
 }
 
 /// Leaves a default out of the store: older daemons do not know the key.
@@ -153,6 +156,21 @@ impl Serialize for Snat {
         }
     }
 }
+
+/// For which destinations a guest's port has the same port of a shared address (RFC 4787, 4.1).
+#[derive(Clone, Copy, Debug, std::default::Default, PartialEq, Eq)]
+pub enum SnatMapping {
+    /// For one address and port.
+    #[default]
+    AddressAndPortDependent,
+    /// For all.
+    EndpointIndependent,
+}
+
+names!(SnatMapping {
+    AddressAndPortDependent = "address-and-port-dependent",
+    EndpointIndependent = "endpoint-independent",
+});
 
 /// The TCP connections that are picked up although their SYN was not seen.
 #[derive(Clone, Copy, Debug, std::default::Default, PartialEq, Eq)]
@@ -229,6 +247,12 @@ impl Network {
     fn check_snat(&self, r: &Reader<'_>) {
         if self.snat_ports.is_some() && self.shared_addresses().next().is_none() {
             r.problem(Some("snat_ports"), "`snat_ports` needs addresses in `snat`, whose ports they are");
+        }
+        if self.snat_mapping.is_some() && self.shared_addresses().next().is_none() {
+            r.problem(
+                Some("snat_mapping"),
+                "`snat_mapping` needs addresses in `snat`, whose ports it is about",
+            );
         }
         if self.snat.is_empty() {
             return;
@@ -307,6 +331,7 @@ impl Network {
         }
         let (snat, default) = (r.one_or_many("snat"), r.get("default"));
         let snat_ports = r.get("snat_ports").map(Within::<16, 32_768>::short);
+        let snat_mapping = r.get("snat_mapping");
         if vlan.is_some() && wire.is_none() {
             r.problem(Some("vlan"), "`vlan` needs the `wire` it is on");
         }
@@ -354,6 +379,7 @@ impl Network {
                 default,
                 snat,
                 snat_ports,
+                snat_mapping,
             })
         };
         let network = read();

@@ -4,9 +4,9 @@
 use super::ids::User;
 use super::routes::places_of;
 use super::{Compiler, action, made_up_mac};
-use config::DefaultAction;
+use config::{DefaultAction, SnatMapping};
 use ipnet::IpNet;
-use model::snat::{ForwardedPort, SharedAddress};
+use model::snat::{ForwardedPort, Mapping, SharedAddress};
 use model::{Action, Rule, RuleId, Sharing, Vif, VifKind, Vrf};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -65,7 +65,11 @@ impl Compiler<'_> {
         };
         let mut forwards: Vec<_> = of.filter_map(forward).collect();
         forwards.sort_unstable();
-        Sharing { addresses, ports: network.shared_ports(), forwards, ..Sharing::default() }
+        let mapping = match network.snat_mapping.unwrap_or_default() {
+            SnatMapping::AddressAndPortDependent => Mapping::AddressAndPortDependent,
+            SnatMapping::EndpointIndependent => Mapping::EndpointIndependent,
+        };
+        Sharing { addresses, ports: network.shared_ports(), forwards, mapping }
     }
 
     /// Sets what happens to traffic that no rule of a network matches.

@@ -269,6 +269,10 @@ pub struct NetworkArgs {
     /// Ports that a guest has of such an address, for each protocol [default: 512]
     #[arg(long, value_name = "NUMBER", requires = "snat")]
     pub snat_ports: Option<u32>,
+    /// For which destinations a guest's port has the same one there: address-and-port-dependent, or
+    /// endpoint-independent (for all) [default: address-and-port-dependent]
+    #[arg(long, value_name = "MAPPING", requires = "snat")]
+    pub snat_mapping: Option<String>,
     /// Action for traffic that no rule matches: allow, drop, reject, or deny-in (refuse connections to the network's
     /// guests) [default: allow]
     #[arg(long, value_name = "ACTION")]

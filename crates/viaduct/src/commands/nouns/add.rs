@@ -132,6 +132,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         l3_export: args.l3_export,
         snat: args.snat,
         snat_ports: args.snat_ports,
+        snat_mapping: args.snat_mapping,
         default: args.default,
     })])
 }
