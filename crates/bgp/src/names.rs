@@ -15,11 +15,16 @@ pub enum Family {
     Evpn,
     /// Route target constraint: 1, 132 (RFC 4684).
     Rtc,
+    /// Plain IPv4 routes: 1, 1 (RFC 4271).
+    Ipv4Unicast,
+    /// Plain IPv6 routes: 2, 1 (RFC 2545).
+    Ipv6Unicast,
 }
 
 impl Family {
     /// All families.
-    pub const ALL: [Self; 4] = [Self::Vpnv4, Self::Vpnv6, Self::Evpn, Self::Rtc];
+    pub const ALL: [Self; 6] =
+        [Self::Vpnv4, Self::Vpnv6, Self::Evpn, Self::Rtc, Self::Ipv4Unicast, Self::Ipv6Unicast];
 
     /// Returns the name that configuration and output use.
     #[must_use]
@@ -29,6 +34,8 @@ impl Family {
             Self::Vpnv6 => "vpnv6",
             Self::Evpn => "evpn",
             Self::Rtc => "rtc",
+            Self::Ipv4Unicast => "ipv4-unicast",
+            Self::Ipv6Unicast => "ipv6-unicast",
         }
     }
 }

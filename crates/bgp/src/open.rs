@@ -46,8 +46,8 @@ pub(crate) struct Capabilities {
     pub(crate) extended: bool,
     /// The peer's AS, in four octets (RFC 6793).
     pub(crate) as4: Option<u32>,
-    /// VPNv4 with IPv6 next hops (RFC 8950).
-    pub(crate) v6_next_hops: bool,
+    /// Families of IPv4 routes that it takes with IPv6 next hops (RFC 8950).
+    pub(crate) v6_next_hops: Vec<Family>,
     pub(crate) restart: Option<Restart>,
     /// Families of which it offers to send several paths of one route (RFC 7911).
     paths: Vec<Family>,
@@ -105,11 +105,13 @@ fn capabilities(config: &Config, peer: &PeerConfig) -> Vec<BgpCapability> {
     all.push(BgpCapability::EnhancedRouteRefresh);
     all.push(BgpCapability::FourOctetAs(FourOctetAsCapability::new(config.asn)));
     all.push(BgpCapability::ExtendedMessage);
-    if peer.families.contains(&Family::Vpnv4) {
-        let encoding = ExtendedNextHopEncoding::new(AddressType::Ipv4MplsLabeledVpn, AddressFamily::IPv6);
-        all.push(BgpCapability::ExtendedNextHopEncoding(ExtendedNextHopEncodingCapability::new([encoding])));
+    let v4 = peer.families.iter().filter(|family| family.is_v4());
+    let encodings: Vec<_> =
+        v4.map(|family| ExtendedNextHopEncoding::new(family.address_type(), AddressFamily::IPv6)).collect();
+    if !encodings.is_empty() {
+        all.push(BgpCapability::ExtendedNextHopEncoding(ExtendedNextHopEncodingCapability::new(encodings)));
     }
-    let several = peer.families.iter().filter(|family| family.has_paths());
+    let several = peer.families.iter().filter(|family| family.is_kept());
     let several: Vec<_> =
         several.map(|family| AddPathAddressFamily::new(family.address_type(), false, true)).collect();
     if !several.is_empty() {
@@ -153,7 +155,7 @@ fn parameters(at: &mut SliceReader<'_>) -> Result<Result<Capabilities, Notificat
 impl Capabilities {
     /// Returns whether it sends several paths of one route, each by a number, as this speaker asks for.
     pub(crate) fn offers_paths(&self, family: Family) -> bool {
-        family.has_paths() && self.paths.contains(&family)
+        family.is_kept() && self.paths.contains(&family)
     }
 
     /// Notes a capability. Unknown ones, and those of a wrong length, count as absent (RFC 5492).
@@ -169,7 +171,10 @@ impl Capabilities {
             (2, []) => self.refresh = true,
             (70, []) => self.refresh_marks = true,
             (5, value) => {
-                self.v6_next_hops |= value.as_chunks().0.contains(&[0, 1, 0, 128, 0, 2]);
+                let v6 = |[a, b, _, safi, next_hop @ ..]: &[u8; 6]| {
+                    Family::of(&[*a, *b], *safi).filter(|family| family.is_v4() && next_hop == &[0, 2])
+                };
+                self.v6_next_hops.extend(value.as_chunks().0.iter().filter_map(v6));
             }
             (6, []) => self.extended = true,
             (64, [high, low, ..]) => {
@@ -195,6 +200,8 @@ impl Family {
             Self::Vpnv6 => AddressType::Ipv6MplsLabeledVpn,
             Self::Evpn => AddressType::L2VpnBgpEvpn,
             Self::Rtc => AddressType::RouteTargetConstrains,
+            Self::Ipv4Unicast => AddressType::Ipv4Unicast,
+            Self::Ipv6Unicast => AddressType::Ipv6Unicast,
         }
     }
 
@@ -205,12 +212,19 @@ impl Family {
             Self::Vpnv6 => [0, 2, 0, 128],
             Self::Evpn => [0, 25, 0, 70],
             Self::Rtc => [0, 1, 0, 132],
+            Self::Ipv4Unicast => [0, 1, 0, 1],
+            Self::Ipv6Unicast => [0, 2, 0, 1],
         }
     }
 
-    /// Returns whether the speaker takes several paths of one route of this family.
-    const fn has_paths(self) -> bool {
-        !matches!(self, Self::Rtc)
+    /// Returns whether the speaker keeps routes of this family, all paths of each.
+    pub(crate) const fn is_kept(self) -> bool {
+        matches!(self, Self::Vpnv4 | Self::Vpnv6 | Self::Evpn)
+    }
+
+    /// Returns whether its routes are IPv4 prefixes.
+    pub(crate) const fn is_v4(self) -> bool {
+        matches!(self, Self::Vpnv4 | Self::Ipv4Unicast)
     }
 
     pub(crate) fn of(afi: &[u8], safi: u8) -> Option<Self> {

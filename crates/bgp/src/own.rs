@@ -20,7 +20,9 @@ impl Own {
             Self::Target(_) => Family::Rtc,
             Self::Route(Nlri::Vpn { prefix: IpNet::V4(_), .. }) => Family::Vpnv4,
             Self::Route(Nlri::Vpn { prefix: IpNet::V6(_), .. }) => Family::Vpnv6,
-            Self::Route(_) => Family::Evpn,
+            Self::Route(Nlri::Unicast { prefix: IpNet::V4(_) }) => Family::Ipv4Unicast,
+            Self::Route(Nlri::Unicast { prefix: IpNet::V6(_) }) => Family::Ipv6Unicast,
+            Self::Route(Nlri::Prefix { .. } | Nlri::Mac { .. } | Nlri::Flood { .. }) => Family::Evpn,
         }
     }
 }

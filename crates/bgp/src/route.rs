@@ -47,6 +47,11 @@ pub enum Nlri {
         /// The host: the address at which its tunnels end.
         originator: IpAddr,
     },
+    /// A prefix without a network: plain IPv4 or IPv6.
+    Unicast {
+        /// The prefix. Bits beyond its length are 0.
+        prefix: IpNet,
+    },
 }
 
 /// The label of a route, and by that its kind of encapsulation.
@@ -56,6 +61,8 @@ pub enum Label {
     Mpls(u32),
     /// A VXLAN network identifier, of 24 bits.
     Vni(u32),
+    /// No label: packets come without a tunnel.
+    None,
 }
 
 /// The place of a MAC address in the order of its moves (RFC 7432, 7.7).
@@ -70,7 +77,7 @@ pub struct Mobility {
 /// The announcement of an [`Nlri`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Announcement {
-    /// The address at which the host's tunnels end.
+    /// The address at which the host's tunnels end, or to which packets go without one.
     pub next_hop: IpAddr,
     /// The label by which the host knows the network.
     pub label: Label,

@@ -50,7 +50,7 @@ pub(crate) struct Agreed {
     pub(crate) extended: bool,
     pub(crate) refresh: bool,
     pub(crate) refresh_marks: bool,
-    pub(crate) v6_next_hops: bool,
+    pub(crate) v6_next_hops: Vec<Family>,
     pub(crate) restart: Option<Restart>,
     /// Families of which the peer names each path by a number (RFC 7911).
     pub(crate) paths: Vec<Family>,
@@ -68,7 +68,7 @@ impl Agreed {
             extended: its.extended,
             refresh: its.refresh,
             refresh_marks: its.refresh_marks,
-            v6_next_hops: its.v6_next_hops,
+            v6_next_hops: its.v6_next_hops.clone(),
             restart: its.restart,
             paths: families.iter().copied().filter(|family| its.offers_paths(*family)).collect(),
             families,

@@ -146,11 +146,11 @@ impl Speaker {
                 peer.pending.extend(before.symmetric_difference(&after).map(|target| Own::Target(*target)));
             }
             let Some(session) = peer.up().filter(|_| more) else { continue };
+            let families = session.agreed.families.iter().copied();
+            let families: Vec<_> = families.filter(|family| family.is_kept()).collect();
             if session.agreed.refresh {
-                let families = session.agreed.families.iter().copied();
-                let families: Vec<_> = families.filter(|family| *family != Family::Rtc).collect();
                 peer.refresh.extend(families);
-            } else {
+            } else if !families.is_empty() {
                 deaf.push(*id);
             }
         }

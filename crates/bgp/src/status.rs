@@ -89,6 +89,8 @@ pub struct Counts {
     pub looped: u64,
     /// Routes whose targets no network imports.
     pub unwanted: u64,
+    /// Plain IPv4 and IPv6 routes: no network takes them.
+    pub unused: u64,
     /// Routes with an encapsulation that the host can't send.
     pub encapsulation: u64,
     /// Routes of a prefix or address that has too many already.

@@ -5,6 +5,7 @@ mod malformed;
 mod model;
 mod net;
 mod paths;
+mod plain;
 mod raw;
 mod routes;
 mod sessions;

@@ -53,16 +53,23 @@ impl Speaker {
             update.unreach = None;
             update.foreign = true;
         }
+        let takes_plain = families.contains(&Family::Ipv4Unicast);
+        update.foreign |= !takes_plain && update.plain != (&[], &[]);
         peer.counts.foreign += u64::from(update.foreign);
-        if let Some(family) = update.end_of_rib() {
+        if let Some(family) = update.end_of_rib().filter(|family| families.contains(family)) {
             self.end_of_rib(id, family);
             return Ok(());
+        }
+        if takes_plain {
+            let form = |is_withdrawn| Form { family: Family::Ipv4Unicast, has_paths: false, is_withdrawn };
+            nlri::read(form(true), update.plain.0, |_| {})?;
+            nlri::read(form(false), update.plain.1, |_| peer.counts.unused += 1)?;
         }
         if let Some((family, bytes)) = update.unreach {
             let form = Form { family, has_paths: paths.contains(&family), is_withdrawn: true };
             nlri::read(form, bytes, |item| match item {
                 Some(item) => peer.routes -= usize::from(rib.remove(&Key::new(item.name, id, item.path))),
-                None => peer.counts.unknown += u64::from(family != Family::Rtc),
+                None => peer.counts.unknown += u64::from(family.is_kept()),
             })?;
         }
         let Some(reach) = update.reach else { return Ok(()) };
@@ -109,7 +116,11 @@ fn put(
     let form = Form { family: reach.family, has_paths, is_withdrawn: false };
     let result = nlri::read(form, reach.nlri, |item| {
         let Some(item) = item else {
-            counts.unknown += u64::from(reach.family != Family::Rtc);
+            match reach.family {
+                Family::Rtc => {}
+                Family::Ipv4Unicast | Family::Ipv6Unicast => counts.unused += 1,
+                Family::Vpnv4 | Family::Vpnv6 | Family::Evpn => counts.unknown += 1,
+            }
             return;
         };
         let key = Key::new(item.name, id, item.path);

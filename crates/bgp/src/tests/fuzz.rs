@@ -1,7 +1,7 @@
 //! A peer that sends anything: nothing panics, memory stays bounded, and a session that is up hears only what is right.
 
 use super::net::import;
-use super::raw::{CAPABILITIES, Raw, attribute, message, open, update};
+use super::raw::{CAPABILITIES, PLAIN, Raw, attribute, message, open, plain, update};
 use crate::State;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn act(raw: &mut Raw, kind: u8, bytes: &[u8]) {
         let target = attribute(0xc0, 16, &[0, 2, 0xfc, 0, 0, 0, 0, 100, 3, 12, 0, 0, 0, 0, 0, 13]);
         [attribute(0x40, 1, &[0]), attribute(0x40, 2, &[]), target].concat()
     };
-    match kind % 10 {
+    match kind % 13 {
         0 => raw.send(bytes),
         1 => raw.send(&message(2, bytes)),
         2 => raw.send(&update(&[bytes.to_vec()])),
@@ -31,6 +31,9 @@ fn act(raw: &mut Raw, kind: u8, bytes: &[u8]) {
             let targets: Vec<u32> = bytes.iter().map(|number| u32::from(*number)).collect();
             raw.speaker.set_imports(&[import(7, &targets)], raw.now);
         }
+        9 => raw.send(&update(&[usual(), attribute(0x80, 14, &next_hop(&[0, 2, 1], 4))])),
+        10 => raw.send(&plain(&[], &[attribute(0x40, 3, &[10, 255, 0, 2]), usual()].concat(), bytes)),
+        11 => raw.send(&plain(bytes, &[], &[])),
         _ => reconnect(raw, bytes.first().is_some_and(|first| first & 1 != 0)),
     }
 }
@@ -42,7 +45,7 @@ fn reconnect(raw: &mut Raw, sends_paths: bool) {
     if let Some(conn) = raw.speaker.accepted(super::net::address(1), raw.now) {
         raw.conn = conn;
         let paths: &[&[u8]] = if sends_paths { &[PATHS] } else { &[] };
-        raw.send(&open(super::net::AS as u16, &[&CAPABILITIES, paths].concat()));
+        raw.send(&open(super::net::AS as u16, &[&CAPABILITIES[..], &PLAIN, paths].concat()));
         raw.send(&message(4, &[]));
     }
 }
@@ -50,7 +53,7 @@ fn reconnect(raw: &mut Raw, sends_paths: bool) {
 #[test]
 fn a_peer_may_send_anything() {
     bolero::check!().for_each(|input: &[u8]| {
-        let mut raw = Raw::new(&CAPABILITIES);
+        let mut raw = Raw::new(&[&CAPABILITIES[..], &PLAIN].concat());
         let mut rest = input;
         while let [kind, length, behind @ ..] = rest {
             let (bytes, behind) = behind.split_at(behind.len().min(usize::from(*length)));

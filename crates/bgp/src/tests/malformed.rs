@@ -109,10 +109,11 @@ fn unknown_things_are_left_out() {
     assert_eq!((raw.table.routes.len(), raw.status().counts.unknown), (1, 1));
     let raw = after(&[origin(), path(), target(), evpn]);
     assert_eq!((raw.table.routes.len(), raw.status().counts.unknown), (1, 2));
-    // Families that were not agreed on: IPv6 unicast, and route targets.
-    let unicast = attribute(0x80, 14, &[0, 2, 1, 0, 0]);
+    // A family that is not known, IPv6 multicast, and two that were not agreed on: plain IPv6, and route targets.
+    let multicast = attribute(0x80, 14, &[0, 2, 2, 0, 0]);
+    let unicast = attribute(0x80, 14, &[0, 2, 1, 4, 10, 255, 0, 2, 0, 0]);
     let targets = attribute(0x80, 14, &[0, 1, 132, 4, 10, 255, 0, 2, 0, 0]);
-    for foreign in [unicast, targets] {
+    for foreign in [multicast, unicast, targets] {
         let raw = after(&[origin(), path(), target(), foreign]);
         assert_eq!((raw.table.routes.len(), raw.status().counts.foreign), (1, 1));
     }
@@ -198,7 +199,7 @@ fn headers_and_opens_are_checked() {
         ("an unknown parameter", parameters, vec![2, 4, 1]),
         ("a parameter that ends early", cut, vec![2, 0]),
         ("a different AS", open(65001, &CAPABILITIES[..4]), vec![2, 2]),
-        ("no family in common", open(AS as u16, &[&[1, 4, 0, 1, 0, 1]]), [vec![2, 7], missing()].concat()),
+        ("no family in common", open(AS as u16, &[&[1, 4, 0, 1, 0, 2]]), [vec![2, 7], missing()].concat()),
         ("UPDATE before OPEN", message(2, &[0; 4]), vec![5, 1]),
         ("KEEPALIVE before OPEN", message(4, &[]), vec![5, 1]),
     ] {
@@ -211,7 +212,8 @@ fn headers_and_opens_are_checked() {
 
 /// Returns the families that the speaker wants.
 fn missing() -> Vec<u8> {
-    [[1, 4, 0, 1, 0, 128], [1, 4, 0, 2, 0, 128], [1, 4, 0, 25, 0, 70], [1, 4, 0, 1, 0, 132]].concat()
+    let families: [[u8; 3]; 6] = [[1, 0, 128], [2, 0, 128], [25, 0, 70], [1, 0, 132], [1, 0, 1], [2, 0, 1]];
+    families.iter().flat_map(|family| [&[1, 4, 0][..], family].concat()).collect()
 }
 
 #[test]

@@ -169,12 +169,13 @@ fn wants(imports: &[Import], target: &crate::RouteTarget) -> bool {
 fn label(its: &Announcement) -> u32 {
     match its.label {
         Label::Mpls(label) | Label::Vni(label) => label,
+        Label::None => 0,
     }
 }
 
 fn tunnel(its: &Announcement, label: u32) -> Tunnel {
     let encapsulation = match its.label {
-        Label::Mpls(_) => Encapsulation::MplsUdp,
+        Label::Mpls(_) | Label::None => Encapsulation::MplsUdp,
         Label::Vni(_) => Encapsulation::Vxlan,
     };
     Tunnel { remote: its.next_hop, encapsulation, label }
@@ -223,7 +224,7 @@ fn best_of_each_with_peer(all: Vec<(Nlri, usize, Announcement, Path)>) -> Vec<(N
 fn nlris() -> impl Strategy<Value = Nlri> {
     let prefix = prop::sample::select(vec!["10.1.0.0/16", "10.0.0.5/32", "fd00::/64", "0.0.0.0/0"]);
     let address = prop::option::of(prop::sample::select(vec!["10.0.0.5", "fd00::5"]));
-    (0..2_u16, 0..4, prefix, 0..2_u8, address, 0..PEERS).prop_map(
+    (0..2_u16, 0..5, prefix, 0..2_u8, address, 0..PEERS).prop_map(
         |(number, kind, prefix, mac, address, node)| {
             let (rd, prefix) = (rd(number), prefix.parse().unwrap());
             match kind {
@@ -233,7 +234,9 @@ fn nlris() -> impl Strategy<Value = Nlri> {
                     let mac = Mac([2, 0, 0, 0, 0, mac]);
                     Nlri::Mac { rd, mac, address: address.map(|address| address.parse().unwrap()) }
                 }
-                _ => Nlri::Flood { rd, originator: super::net::address(node + 1) },
+                3 => Nlri::Flood { rd, originator: super::net::address(node + 1) },
+                // No network takes it, whatever targets it has.
+                _ => Nlri::Unicast { prefix },
             }
         },
     )

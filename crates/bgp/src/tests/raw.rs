@@ -30,6 +30,12 @@ pub(super) fn update(attributes: &[Vec<u8>]) -> Vec<u8> {
     message(2, &[&[0, 0][..], &length, &attributes].concat())
 }
 
+/// Returns an UPDATE that has plain IPv4 routes, withdrawn ones and others, outside of its attributes.
+pub(super) fn plain(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> {
+    let length = |part: &[u8]| (part.len() as u16).to_be_bytes();
+    message(2, &[&length(withdrawn)[..], withdrawn, &length(attributes), attributes, nlri].concat())
+}
+
 /// Returns an OPEN of node 1.
 pub(super) fn open(asn: u16, capabilities: &[&[u8]]) -> Vec<u8> {
     let capabilities = capabilities.concat();
@@ -42,22 +48,45 @@ pub(super) fn open(asn: u16, capabilities: &[&[u8]]) -> Vec<u8> {
 pub(super) const CAPABILITIES: [&[u8]; 5] =
     [&[1, 4, 0, 1, 0, 128], &[1, 4, 0, 2, 0, 128], &[1, 4, 0, 25, 0, 70], &[2, 0], &[65, 4, 0, 0, 0xfc, 0]];
 
+/// Capabilities of a peer that also speaks plain IPv4 and IPv6.
+pub(super) const PLAIN: [&[u8]; 2] = [&[1, 4, 0, 1, 0, 1], &[1, 4, 0, 2, 0, 1]];
+
 impl Raw {
     /// Opens a session as node 1.
     pub(super) fn new(capabilities: &[&[u8]]) -> Self {
-        let mut raw = Self::connected();
-        raw.send(&open(AS as u16, capabilities));
-        raw.send(&message(4, &[]));
-        assert_eq!(raw.status().state, State::Established, "{:?}", raw.status().last);
+        Self::of(AS as u16, capabilities)
+    }
+
+    /// Opens a session as node 1, of this AS.
+    pub(super) fn of(asn: u16, capabilities: &[&[u8]]) -> Self {
+        let mut raw = Self::connected_to(asn.into());
+        raw.establish(asn, capabilities);
         raw
+    }
+
+    /// Opens another session in place of the one that is there.
+    pub(super) fn again(&mut self, asn: u16, capabilities: &[&[u8]]) {
+        self.speaker.closed(self.conn, self.now);
+        self.conn = self.speaker.accepted(super::net::address(1), self.now).unwrap();
+        self.establish(asn, capabilities);
+    }
+
+    fn establish(&mut self, asn: u16, capabilities: &[&[u8]]) {
+        self.send(&open(asn, capabilities));
+        self.send(&message(4, &[]));
+        assert_eq!(self.status().state, State::Established, "{:?}", self.status().last);
     }
 
     /// Opens a connection as node 1.
     pub(super) fn connected() -> Self {
+        Self::connected_to(AS)
+    }
+
+    fn connected_to(asn: u32) -> Self {
         let now = Duration::from_secs(1);
         let mut speaker = Speaker::new(config(0, AS), 1, now);
         speaker.set_imports(&[import(7, &[100])], now);
-        let peer = crate::PeerConfig { passive: true, families: Family::ALL.into(), ..peer(1, AS) };
+        let peer = crate::PeerConfig { passive: true, families: Family::ALL.into(), ..peer(1, asn) };
         speaker.set_peers(vec![peer], now);
         let conn = speaker.accepted(super::net::address(1), now).unwrap();
         Self { speaker, conn, table: Table::default(), now }

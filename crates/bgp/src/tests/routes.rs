@@ -101,7 +101,7 @@ fn thousands_of_routes_share_messages() {
     net.settle(5);
     assert_eq!(net.nodes[0].table.routes.len(), 20_000);
     let counts = net.nodes[1].speaker.peers()[0].counts;
-    // Five batches of 4096, one message each, and ends of four families; 16 octets a route.
+    // Five batches of 4096, one message each, and ends of six families; 16 octets a route.
     assert!(counts.updates_sent < 20, "{counts:?}");
     assert!(net.nodes[1].bytes_sent < 20_000 * 17, "{}", net.nodes[1].bytes_sent);
 }

@@ -41,7 +41,7 @@ fn collisions_leave_one_connection() {
         let ups = node.events.iter().filter(|event| matches!(event, Event::PeerUp { .. })).count();
         assert_eq!(ups, 1, "{:?}", node.events);
         assert_eq!(node.speaker.peers()[0].hold_time, 90);
-        assert_eq!(node.speaker.peers()[0].families.len(), 4);
+        assert_eq!(node.speaker.peers()[0].families.len(), 6);
     }
 }
 

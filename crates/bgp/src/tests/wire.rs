@@ -244,8 +244,12 @@ fn open_names_what_the_speaker_can() {
         &[6, 0],
         &[70, 0],
         &[65, 4, 0, 0, 0xfc, 0],
-        // The N bit, 120 seconds; four families whose forwarding was not kept.
-        &[64, 18, 0x40, 120],
+        &[1, 4, 0, 1, 0, 1],
+        &[1, 4, 0, 2, 0, 1],
+        // IPv6 next hops of VPN-IPv4 and of plain IPv4.
+        &[5, 12, 0, 1, 0, 128, 0, 2, 0, 1, 0, 1, 0, 2],
+        // The N bit, 120 seconds; six families whose forwarding was not kept.
+        &[64, 26, 0x40, 120],
     ] {
         assert!(contains(&body, capability), "{capability:?} in {body:?}");
     }

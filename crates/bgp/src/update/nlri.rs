@@ -73,7 +73,8 @@ pub(crate) struct Form {
     pub(crate) is_withdrawn: bool,
 }
 
-/// Reads routes one by one. Nothing stands for one that can't be used: an unknown type, or a wrong value.
+/// Reads routes one by one. Nothing stands for one that can't be used: an unknown type, a wrong value, a family of which
+/// none are kept.
 pub(crate) fn read(form: Form, bytes: &[u8], mut each: impl FnMut(Option<Item>)) -> Result<(), Malformed> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -83,8 +84,8 @@ pub(crate) fn read(form: Form, bytes: &[u8], mut each: impl FnMut(Option<Item>))
         }
         let length = match (form.family, rest) {
             (Family::Evpn, [_, length, ..]) => 2 + usize::from(*length),
-            (Family::Vpnv4 | Family::Vpnv6 | Family::Rtc, [bits, ..]) => 1 + usize::from(bits.div_ceil(8)),
-            _ => return Err(Malformed),
+            (Family::Evpn, _) | (_, []) => return Err(Malformed),
+            (_, [bits, ..]) => 1 + usize::from(bits.div_ceil(8)),
         };
         let (piece, behind) = rest.split_at_checked(length).ok_or(Malformed)?;
         each(item(form, path, piece));
@@ -105,7 +106,7 @@ fn item(Form { family, is_withdrawn: withdrawn, .. }: Form, path: PathId, piece:
             (route.rd(), IpNet::V6(route.network().address()), route.label_stack().first().copied())
         }
         Family::Evpn => return evpn(path, L2EvpnRoute::parse(&mut piece).ok()?),
-        Family::Rtc => return None,
+        Family::Rtc | Family::Ipv4Unicast | Family::Ipv6Unicast => return None,
     };
     let name = Name { place: Place::Prefix(prefix.trunc()), rd: rd_of(rd), evpn: false, tag: [0; 4] };
     // The codec takes one label. If there are more, the next one is no distinguisher.

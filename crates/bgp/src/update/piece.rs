@@ -6,10 +6,10 @@ use crate::route::{Announcement, Label, Nlri};
 use ipnet::IpNet;
 use netgauze_bgp_pkt::nlri::{
     EthernetSegmentIdentifier, EthernetTag, InclusiveMulticastEthernetTagRoute, Ipv4MplsVpnUnicastAddress,
-    Ipv4Unicast, Ipv6MplsVpnUnicastAddress, Ipv6Unicast, L2EvpnAddress, L2EvpnIpPrefixRoute,
-    L2EvpnIpv4PrefixRoute, L2EvpnIpv6PrefixRoute, L2EvpnRoute, LabeledIpv4NextHop, LabeledIpv6NextHop,
-    LabeledNextHop, MacAddress, MacIpAdvertisement, MplsLabel, RouteDistinguisher, RouteTargetMembership,
-    RouteTargetMembershipAddress,
+    Ipv4Unicast, Ipv4UnicastAddress, Ipv6MplsVpnUnicastAddress, Ipv6Unicast, Ipv6UnicastAddress,
+    L2EvpnAddress, L2EvpnIpPrefixRoute, L2EvpnIpv4PrefixRoute, L2EvpnIpv6PrefixRoute, L2EvpnRoute,
+    LabeledIpv4NextHop, LabeledIpv6NextHop, LabeledNextHop, MacAddress, MacIpAdvertisement, MplsLabel,
+    RouteDistinguisher, RouteTargetMembership, RouteTargetMembershipAddress,
 };
 use netgauze_bgp_pkt::path_attribute::{MpReach, MpUnreach};
 use netgauze_parse_utils::WritablePdu;
@@ -24,13 +24,18 @@ pub(super) enum Piece {
     V6(Ipv6MplsVpnUnicastAddress),
     Evpn(L2EvpnAddress),
     Rtc(RouteTargetMembershipAddress),
+    Unicast4(Ipv4UnicastAddress),
+    Unicast6(Ipv6UnicastAddress),
 }
 
-/// The attribute that has the routes of a message.
+/// The part of a message that has the routes.
 #[derive(Debug)]
-pub(super) enum MpAttribute {
+pub(super) enum Part {
     Reach(MpReach),
     Unreach(MpUnreach),
+    /// IPv4 routes outside of attributes, whose next hop is one of its own (RFC 4271, 4.3).
+    Plain(Ipv4Addr, Vec<Ipv4UnicastAddress>),
+    PlainWithdrawn(Vec<Ipv4UnicastAddress>),
 }
 
 /// Label fields of withdrawn routes: of VPN families (RFC 8277, 2.4), and of EVPN.
@@ -61,6 +66,14 @@ impl Piece {
                 let route = InclusiveMulticastEthernetTagRoute::new(distinguisher(rd)?, TAG, originator);
                 evpn(L2EvpnRoute::InclusiveMulticastEthernetTagRoute(route))
             }
+            Nlri::Unicast { prefix: IpNet::V4(prefix) } => {
+                let prefix = Ipv4Unicast::from_net(prefix).ok()?;
+                Some(Self::Unicast4(Ipv4UnicastAddress::new(None, prefix)))
+            }
+            Nlri::Unicast { prefix: IpNet::V6(prefix) } => {
+                let prefix = Ipv6Unicast::from_net(prefix).ok()?;
+                Some(Self::Unicast6(Ipv6UnicastAddress::new(None, prefix)))
+            }
         }
     }
 
@@ -70,6 +83,8 @@ impl Piece {
             Self::V6(piece) => piece.len(),
             Self::Evpn(piece) => piece.len(),
             Self::Rtc(piece) => piece.len(),
+            Self::Unicast4(piece) => piece.len(),
+            Self::Unicast6(piece) => piece.len(),
         }
     }
 }
@@ -81,7 +96,7 @@ const TAG: EthernetTag = EthernetTag::new(0);
 fn vpn(rd: Rd, prefix: IpNet, route: Option<&Announcement>) -> Option<Piece> {
     let label = match route.map(|route| route.label) {
         Some(Label::Mpls(label)) => mpls(label),
-        Some(Label::Vni(_)) => return None,
+        Some(Label::Vni(_) | Label::None) => return None,
         None => WITHDRAWN.0,
     };
     let (rd, labels) = (distinguisher(rd)?, vec![MplsLabel::new(label)]);
@@ -117,6 +132,7 @@ impl Label {
         match self {
             Self::Mpls(_) => Self::Mpls(value),
             Self::Vni(_) => Self::Vni(value),
+            Self::None => Self::None,
         }
     }
 }
@@ -135,6 +151,7 @@ pub(super) const fn evpn_label(label: Label) -> [u8; 3] {
             let [_, a, b, c] = vni.to_be_bytes();
             [a, b, c]
         }
+        Label::None => [0; 3],
     }
 }
 
@@ -146,32 +163,47 @@ fn distinguisher(rd: Rd) -> Option<RouteDistinguisher> {
     RouteDistinguisher::parse(&mut SliceReader::new(&rd.0)).ok()
 }
 
-/// Makes the attribute that announces routes of a family.
-pub(super) fn reach(family: Family, pieces: Vec<Piece>, next_hop: IpAddr) -> MpAttribute {
+/// Makes the part that announces routes of a family.
+pub(super) fn reach(family: Family, pieces: Vec<Piece>, next_hop: IpAddr) -> Part {
     let none = RouteDistinguisher::As2Administrator { asn2: 0, number: 0 };
-    let v6 = |address| LabeledNextHop::Ipv6(LabeledIpv6NextHop::new(none, address, None));
-    let labeled = match (next_hop, family) {
-        (IpAddr::V6(address), _) => v6(address),
-        (IpAddr::V4(address), Family::Vpnv6) => v6(address.to_ipv6_mapped()),
-        (IpAddr::V4(address), _) => LabeledNextHop::Ipv4(LabeledIpv4NextHop::new(none, address)),
+    let v6 = match next_hop {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let labeled = match next_hop {
+        IpAddr::V4(address) if family != Family::Vpnv6 => {
+            LabeledNextHop::Ipv4(LabeledIpv4NextHop::new(none, address))
+        }
+        _ => LabeledNextHop::Ipv6(LabeledIpv6NextHop::new(none, v6, None)),
     };
     let all = Sorted::of(pieces);
-    MpAttribute::Reach(match family {
+    Part::Reach(match family {
         Family::Vpnv4 => MpReach::Ipv4MplsVpnUnicast { next_hop: labeled, nlri: all.v4.into() },
         Family::Vpnv6 => MpReach::Ipv6MplsVpnUnicast { next_hop: labeled, nlri: all.v6.into() },
         Family::Evpn => MpReach::L2Evpn { next_hop, nlri: all.evpn.into() },
         Family::Rtc => MpReach::RouteTargetMembership { next_hop, nlri: all.rtc.into() },
+        Family::Ipv4Unicast => match next_hop {
+            IpAddr::V4(next_hop) => return Part::Plain(next_hop, all.unicast4),
+            IpAddr::V6(_) => {
+                MpReach::Ipv4Unicast { next_hop, next_hop_local: None, nlri: all.unicast4.into() }
+            }
+        },
+        Family::Ipv6Unicast => {
+            MpReach::Ipv6Unicast { next_hop_global: v6, next_hop_local: None, nlri: all.unicast6.into() }
+        }
     })
 }
 
-/// Makes the attribute that withdraws routes of a family.
-pub(super) fn unreach(family: Family, pieces: Vec<Piece>) -> MpAttribute {
+/// Makes the part that withdraws routes of a family.
+pub(super) fn unreach(family: Family, pieces: Vec<Piece>) -> Part {
     let all = Sorted::of(pieces);
-    MpAttribute::Unreach(match family {
+    Part::Unreach(match family {
         Family::Vpnv4 => MpUnreach::Ipv4MplsVpnUnicast { nlri: all.v4.into() },
         Family::Vpnv6 => MpUnreach::Ipv6MplsVpnUnicast { nlri: all.v6.into() },
         Family::Evpn => MpUnreach::L2Evpn { nlri: all.evpn.into() },
         Family::Rtc => MpUnreach::RouteTargetMembership { nlri: all.rtc.into() },
+        Family::Ipv4Unicast => return Part::PlainWithdrawn(all.unicast4),
+        Family::Ipv6Unicast => MpUnreach::Ipv6Unicast { nlri: all.unicast6.into() },
     })
 }
 
@@ -181,6 +213,8 @@ struct Sorted {
     v6: Vec<Ipv6MplsVpnUnicastAddress>,
     evpn: Vec<L2EvpnAddress>,
     rtc: Vec<RouteTargetMembershipAddress>,
+    unicast4: Vec<Ipv4UnicastAddress>,
+    unicast6: Vec<Ipv6UnicastAddress>,
 }
 
 impl Sorted {
@@ -192,6 +226,8 @@ impl Sorted {
                 Piece::V6(piece) => all.v6.push(piece),
                 Piece::Evpn(piece) => all.evpn.push(piece),
                 Piece::Rtc(piece) => all.rtc.push(piece),
+                Piece::Unicast4(piece) => all.unicast4.push(piece),
+                Piece::Unicast6(piece) => all.unicast6.push(piece),
             }
         }
         all

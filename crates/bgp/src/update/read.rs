@@ -33,6 +33,10 @@ pub(crate) struct Update<'a> {
     pub(crate) attributes: Received<'a>,
     /// Why the routes are withdrawn in place of being taken (RFC 7606, 2).
     pub(crate) fault: Option<&'static str>,
+    /// Plain IPv4 routes outside of attributes (RFC 4271, 4.3): withdrawn ones, and others.
+    pub(crate) plain: (&'a [u8], &'a [u8]),
+    /// Whether there are no attributes.
+    pub(crate) is_bare: bool,
     /// Whether there are routes of a family that is not known.
     pub(crate) foreign: bool,
 }
@@ -114,9 +118,15 @@ pub(crate) fn read<'a>(body: &'a [u8], context: &Context) -> Result<Update<'a>, 
     let withdrawn = at.take_slice(length.into()).map_err(malformed)?;
     let length = at.read_u16_be().map_err(malformed)?;
     let mut attributes = at.take_slice(length.into()).map_err(malformed)?;
-    let foreign = !withdrawn.is_empty() || !at.is_empty();
-    let none = Received::default();
-    let mut update = Update { reach: None, unreach: None, attributes: none, fault: None, foreign };
+    let mut update = Update {
+        reach: None,
+        unreach: None,
+        attributes: Received::default(),
+        fault: None,
+        plain: (withdrawn.as_slice(), at.as_slice()),
+        is_bare: attributes.is_empty(),
+        foreign: false,
+    };
     let mut seen = [false; 256];
     while !attributes.is_empty() {
         let Ok(attribute) = Attribute::take(&mut attributes) else {
@@ -235,7 +245,9 @@ impl<'a> Update<'a> {
     /// Returns the family whose routes have all been sent (RFC 4724, 2).
     pub(crate) fn end_of_rib(&self) -> Option<Family> {
         match self {
-            Self { reach: None, unreach: Some((family, [])), foreign: false, .. } => Some(*family),
+            Self { reach: Some(_), .. } | Self { foreign: true, .. } => None,
+            Self { unreach: Some((family, [])), plain: ([], []), .. } => Some(*family),
+            Self { plain: ([], []), is_bare: true, .. } => Some(Family::Ipv4Unicast),
             _ => None,
         }
     }
@@ -303,7 +315,7 @@ fn reach(value: &[u8]) -> Option<Option<Reach<'_>>> {
             16 | 32 => &next_hop[..16],
             _ => return None,
         },
-        Family::Evpn | Family::Rtc => match next_hop.len() {
+        Family::Evpn | Family::Rtc | Family::Ipv4Unicast | Family::Ipv6Unicast => match next_hop.len() {
             4 | 16 => next_hop,
             32 => &next_hop[..16],
             _ => return None,

@@ -1,6 +1,6 @@
 //! Writing UPDATE messages: routes with equal attributes share them.
 
-use super::piece::{self, MpAttribute, Piece};
+use super::piece::{self, Part, Piece};
 use crate::config::{Config, PeerConfig};
 use crate::message::{self, Kind};
 use crate::names::{Encapsulation, Family, RouteTarget};
@@ -11,7 +11,7 @@ use crate::session::{Agreed, OUTPUT};
 use netgauze_bgp_pkt::community::{Community, ExtendedCommunity, UnknownExtendedCommunity};
 use netgauze_bgp_pkt::path_attribute::{
     As2PathSegment, As4Path, As4PathSegment, AsPath, AsPathSegmentType, Communities, ExtendedCommunities,
-    LocalPreference, Origin, PathAttribute, PathAttributeValue, UnknownAttribute,
+    LocalPreference, NextHop, Origin, PathAttribute, PathAttributeValue, UnknownAttribute,
 };
 use netgauze_bgp_pkt::update::BgpUpdateMessage;
 use netgauze_parse_utils::WritablePdu;
@@ -21,6 +21,9 @@ use std::net::IpAddr;
 
 /// Most targets of a route: more would leave no room for it in a message.
 const MAX_TARGETS: usize = 256;
+
+/// How often the own AS is in the path of a route that is about to end.
+const LEAVING_TIMES: usize = 3;
 
 /// Octets of a message besides other attributes and routes: its header, two lengths, and MP_REACH_NLRI without routes.
 const FIXED: usize = 19 + 4 + 4 + 5 + 24;
@@ -63,8 +66,8 @@ impl Writer<'_> {
                 Own::Target(target) => has_target(*target).then(|| self.shared_by_targets()),
                 Own::Route(nlri) => routes.get(nlri).map(|route| self.shared(nlri, route)),
             };
-            let unsent = |shared: &Shared<'_>| {
-                shared.family == Family::Vpnv4 && shared.next_hop.is_ipv6() && !self.agreed.v6_next_hops
+            let unsent = |Shared { family, next_hop, .. }: &Shared<'_>| {
+                family.is_v4() && next_hop.is_ipv6() && !self.agreed.v6_next_hops.contains(family)
             };
             let group = groups.entry(shared.filter(|shared| !unsent(shared))).or_default();
             group.entry(own.family()).or_default().push(own);
@@ -102,9 +105,10 @@ impl Writer<'_> {
 
     fn shared<'a>(&self, nlri: &Nlri, route: &'a Announcement) -> Shared<'a> {
         let encapsulation = match (route.label, self.peer.encapsulation) {
-            (Label::Vni(_), _) => Encapsulation::Vxlan,
-            (Label::Mpls(_), Encapsulation::Vxlan) => Encapsulation::MplsUdp,
-            (Label::Mpls(_), chosen) => chosen,
+            (Label::None, _) => None,
+            (Label::Vni(_), _) => Some(Encapsulation::Vxlan),
+            (Label::Mpls(_), Encapsulation::Vxlan) => Some(Encapsulation::MplsUdp),
+            (Label::Mpls(_), chosen) => Some(chosen),
         };
         let flood = match nlri {
             Nlri::Flood { originator, .. } => Some((piece::evpn_label(route.label), *originator)),
@@ -113,7 +117,7 @@ impl Writer<'_> {
         Shared {
             family: Own::Route(*nlri).family(),
             next_hop: route.next_hop,
-            encapsulation: Some(encapsulation),
+            encapsulation,
             targets: &route.targets[..route.targets.len().min(MAX_TARGETS)],
             router_mac: route.router_mac,
             mobility: route.mobility,
@@ -165,7 +169,7 @@ impl Writer<'_> {
     fn attributes(&self, shared: &Shared<'_>) -> Vec<PathAttribute> {
         let external = self.peer.asn != self.config.asn;
         let mut all = vec![PathAttributeValue::Origin(Origin::IGP)];
-        all.extend(self.path(external));
+        all.extend(self.path(external, shared.preference == LEAVING));
         if !external {
             all.push(PathAttributeValue::LocalPreference(LocalPreference::new(shared.preference)));
         }
@@ -190,14 +194,18 @@ impl Writer<'_> {
         all.into_iter().filter_map(attribute).collect()
     }
 
-    fn path(&self, external: bool) -> Vec<PathAttributeValue> {
+    fn path(&self, external: bool, leaves: bool) -> Vec<PathAttributeValue> {
         let (asn, sequence) = (self.config.asn, AsPathSegmentType::AsSequence);
-        let wide = || if external { vec![As4PathSegment::new(sequence, [asn])] } else { Vec::new() };
+        // A longer path is avoided also by who knows no community for that.
+        let times = if leaves { LEAVING_TIMES } else { 1 };
+        let wide =
+            || if external { vec![As4PathSegment::new(sequence, vec![asn; times])] } else { Vec::new() };
         if self.agreed.as4 {
             return vec![PathAttributeValue::AsPath(AsPath::as4_path_segments(wide()))];
         }
         let narrow = u16::try_from(asn).unwrap_or(AS_TRANS);
-        let narrow = if external { vec![As2PathSegment::new(sequence, [narrow])] } else { Vec::new() };
+        let narrow =
+            if external { vec![As2PathSegment::new(sequence, vec![narrow; times])] } else { Vec::new() };
         let mut all = vec![PathAttributeValue::AsPath(AsPath::as2_path_segments(narrow))];
         if external && asn > u32::from(u16::MAX) {
             all.push(PathAttributeValue::As4Path(As4Path::new(wide())));
@@ -236,15 +244,24 @@ fn attribute(value: PathAttributeValue) -> Option<PathAttribute> {
     PathAttribute::from(optional, transitive, false, long, value).ok()
 }
 
-fn update(first: MpAttribute, rest: &[PathAttribute], out: &mut Vec<u8>) {
-    let value = match first {
-        MpAttribute::Reach(reach) => PathAttributeValue::MpReach(reach),
-        MpAttribute::Unreach(unreach) => PathAttributeValue::MpUnreach(unreach),
+fn update(part: Part, rest: &[PathAttribute], out: &mut Vec<u8>) {
+    let (mut withdrawn, mut plain) = (Vec::new(), Vec::new());
+    let first = match part {
+        Part::Reach(reach) => Some(PathAttributeValue::MpReach(reach)),
+        Part::Unreach(unreach) => Some(PathAttributeValue::MpUnreach(unreach)),
+        Part::Plain(next_hop, routes) => {
+            plain = routes;
+            Some(PathAttributeValue::NextHop(NextHop::new(next_hop)))
+        }
+        Part::PlainWithdrawn(routes) => {
+            withdrawn = routes;
+            None
+        }
     };
-    let attributes: Vec<_> = attribute(value).into_iter().chain(rest.iter().cloned()).collect();
+    let attributes: Vec<_> = first.and_then(attribute).into_iter().chain(rest.iter().cloned()).collect();
     let mut body = Vec::new();
     // Memory takes all that is written, and the pieces fit.
-    let written = BgpUpdateMessage::new([], attributes, []).write(&mut body);
+    let written = BgpUpdateMessage::new(withdrawn, attributes, plain).write(&mut body);
     debug_assert_eq!(written, Ok(()));
     message::write(out, Kind::Update, &body);
 }

@@ -127,7 +127,10 @@ fn held_back(mac: Mac) -> v1::BgpEvpnEntry {
 }
 
 fn ours(mac: Mac, addresses: &[String], its: &Announcement, duplicate: bool) -> v1::BgpEvpnEntry {
-    let (Label::Mpls(label) | Label::Vni(label)) = its.label;
+    let label = match its.label {
+        Label::Mpls(label) | Label::Vni(label) => label,
+        Label::None => 0,
+    };
     let mobility = its.mobility.unwrap_or_default();
     v1::BgpEvpnEntry {
         network: String::new(),
@@ -177,7 +180,7 @@ pub fn session(status: &Status) -> v1::BgpBfd {
     }
 }
 
-const fn counts(counts: &Counts) -> [(&'static str, u64); 14] {
+const fn counts(counts: &Counts) -> [(&'static str, u64); 15] {
     [
         ("received", counts.received),
         ("sent", counts.sent),
@@ -190,6 +193,7 @@ const fn counts(counts: &Counts) -> [(&'static str, u64); 14] {
         ("own", counts.own),
         ("looped", counts.looped),
         ("unwanted", counts.unwanted),
+        ("unused", counts.unused),
         ("encapsulation", counts.encapsulation),
         ("crowded", counts.crowded),
         ("unusable", counts.unusable),
