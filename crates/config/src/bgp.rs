@@ -147,9 +147,20 @@ pub enum BgpFamily {
     Evpn,
     /// Route target constraint (RFC 4684).
     Rtc,
+    /// IPv4 (RFC 4271).
+    Ipv4Unicast,
+    /// IPv6 (RFC 2545).
+    Ipv6Unicast,
 }
 
-names!(BgpFamily { Vpnv4 = "vpnv4", Vpnv6 = "vpnv6", Evpn = "evpn", Rtc = "rtc" });
+names!(BgpFamily {
+    Vpnv4 = "vpnv4",
+    Vpnv6 = "vpnv6",
+    Evpn = "evpn",
+    Rtc = "rtc",
+    Ipv4Unicast = "ipv4-unicast",
+    Ipv6Unicast = "ipv6-unicast",
+});
 
 /// A range of MPLS labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,7 +400,7 @@ impl BgpPeer {
             .given("families")
             .unwrap_or_else(|| vec![BgpFamily::Vpnv4, BgpFamily::Vpnv6, BgpFamily::Evpn, BgpFamily::Rtc]);
         if families.iter().all(|family| *family == BgpFamily::Rtc) {
-            r.problem(Some("families"), "`families` needs one of \"vpnv4\", \"vpnv6\", \"evpn\"");
+            r.problem(Some("families"), "`families` needs one besides \"rtc\", which has no routes");
         }
         let encapsulation = r.get("encapsulation").unwrap_or(TunnelKind::MplsOverUdp);
         if encapsulation == TunnelKind::Vxlan && !families.contains(&BgpFamily::Evpn) {

@@ -219,9 +219,9 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("labels = \"100000-199999\"", "labels = \"110-299\"", "mpls \"200\": label 200 is one of networks"),
     (
-        "families = [\"vpnv4\", \"vpnv6\", \"evpn\", \"rtc\"]",
+        "families = [\"vpnv4\", \"vpnv6\", \"evpn\", \"rtc\", \"ipv4-unicast\", \"ipv6-unicast\"]",
         "families = [\"rtc\"]",
-        "`families` needs one of",
+        "`families` needs one besides \"rtc\"",
     ),
     ("listen = [\"192.0.2.1\"]\n", "", "the peer 192.0.2.254 is `passive`, so `listen` must say where"),
     ("[[bgp.peer]]", "[[bgp.pear]]", "[bgp]: unknown key `pear`; did you mean `peer`?"),

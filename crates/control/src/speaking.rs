@@ -17,6 +17,8 @@ pub struct Speech {
     pub tunnel_sources: Vec<IpAddr>,
     /// The networks that are spoken of, by number.
     pub networks: BTreeMap<u16, SpokenNetwork>,
+    /// The addresses that are reached by wires, each with the host's address there.
+    pub outside: BTreeMap<IpAddr, IpAddr>,
 }
 
 /// A network that is spoken of.
@@ -41,7 +43,7 @@ pub struct SpokenNetwork {
     /// With `l3vni`: more targets, of its own routes.
     pub l3_export: Vec<RouteName>,
     /// The addresses of guests that are up, or with `evpn` the subnets of the gateways; the floating addresses of
-    /// guests that are up; and the addresses that guests of other networks share.
+    /// guests that are up; and the addresses that guests of other networks share, of which one is up.
     pub prefixes: BTreeSet<IpNet>,
     /// With `evpn`: the MAC addresses of guests that are there, alone and with each of their addresses.
     pub macs: BTreeSet<(Mac, Option<IpAddr>)>,
@@ -55,35 +57,64 @@ pub(crate) fn speech(host: &Host, index: &Index, is_up: impl Fn(&str) -> bool) -
         Some((network.vrf, of_network(&bgp, router_id, index.network_label(network)?, network)))
     });
     let mut networks: BTreeMap<u16, SpokenNetwork> = spoken.collect();
+    let mut inhabited = BTreeSet::new();
     for guest in index.guests().values().filter(|guest| guest.mode == Mode::Vrouter && is_up(&guest.name)) {
-        let Some(mac) = guest.mac else { continue };
         for (network, addresses) in places(guest) {
+            inhabited.insert(network);
             let vrf = index.networks().get(network).map(|network| network.vrf);
-            let Some(network) = vrf.and_then(|vrf| networks.get_mut(&vrf)) else { continue };
-            if network.evpn {
-                network
-                    .macs
-                    .extend(addresses.iter().map(|address| (mac, Some(*address))).chain([(mac, None)]));
-            } else {
-                network.prefixes.extend(addresses.iter().copied().map(IpNet::from));
+            if let Some(network) = vrf.and_then(|vrf| networks.get_mut(&vrf)) {
+                network.add(guest, addresses);
             }
         }
     }
-    for nat in index.nats() {
-        let vrf = index.networks().get(&nat.outside_network).map(|network| network.vrf);
-        let Some(network) = vrf.and_then(|vrf| networks.get_mut(&vrf)) else { continue };
-        let guest = index.owner(&nat.network, nat.inside).filter(|key| key.kind == Kind::Guest);
-        if guest.is_some_and(|guest| is_up(&guest.name)) {
-            network.prefixes.insert(IpNet::from(nat.outside));
+    let mut outside = BTreeMap::new();
+    for (network, addr) in outside_addresses(index, &inhabited, is_up) {
+        let Some(spoken) = networks.get_mut(&network.vrf) else { continue };
+        spoken.prefixes.insert(IpNet::from(addr));
+        if network.wire.is_some() {
+            // If two networks have it, nobody could tell which one is meant.
+            let entry = outside.entry(addr).and_modify(|known| *known = None);
+            entry.or_insert_with(|| own_address(network, addr));
         }
     }
-    for addr in index.networks().values().flat_map(config::Network::shared_addresses) {
-        let vrf = index.outside_of(addr).ok().map(|network| network.vrf);
-        if let Some(network) = vrf.and_then(|vrf| networks.get_mut(&vrf)) {
-            network.prefixes.insert(IpNet::from(addr));
+    let outside = outside.into_iter().filter_map(|(addr, own)| Some((addr, own?))).collect();
+    Some(Speech { bgp, router_id, tunnel_sources: index.tunnel_sources().to_vec(), networks, outside })
+}
+
+/// Returns the addresses, each with its network, that stand for guests of other networks: floating addresses of guests
+/// that are up, and those that the guests of inhabited networks share.
+fn outside_addresses<'a>(
+    index: &'a Index,
+    inhabited: &'a BTreeSet<&str>,
+    is_up: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = (&'a Network, IpAddr)> {
+    let floating = index.nats().iter().filter_map(move |nat| {
+        let guest = index.owner(&nat.network, nat.inside).filter(|key| key.kind == Kind::Guest)?;
+        is_up(&guest.name).then_some((index.networks().get(&nat.outside_network)?, nat.outside))
+    });
+    let sharing = index.networks().values().filter(|network| inhabited.contains(network.name.as_str()));
+    let shared = sharing.flat_map(Network::shared_addresses);
+    floating.chain(shared.filter_map(|addr| Some((index.outside_of(addr).ok()?, addr))))
+}
+
+/// Returns the host's own address in a network, to which others send packets for another address: of its family, or for
+/// IPv4 also of IPv6 (RFC 8950).
+fn own_address(network: &Network, addr: IpAddr) -> Option<IpAddr> {
+    let usable = |own: &IpAddr| !matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+    let mut all = network.gateways.iter().map(IpNet::addr).filter(usable);
+    all.clone().find(|own| own.is_ipv4() == addr.is_ipv4()).or_else(|| all.find(IpAddr::is_ipv6))
+}
+
+impl SpokenNetwork {
+    /// Adds a guest that is up, with its addresses in the network.
+    fn add(&mut self, guest: &Guest, addresses: &[IpAddr]) {
+        let Some(mac) = guest.mac else { return };
+        if self.evpn {
+            self.macs.extend(addresses.iter().map(|address| (mac, Some(*address))).chain([(mac, None)]));
+        } else {
+            self.prefixes.extend(addresses.iter().copied().map(IpNet::from));
         }
     }
-    Some(Speech { bgp, router_id, tunnel_sources: index.tunnel_sources().to_vec(), networks })
 }
 
 fn of_network(bgp: &Bgp, router_id: Ipv4Addr, label: u32, network: &Network) -> SpokenNetwork {
@@ -180,5 +211,84 @@ outside_network = "red"
             [format!(r#"{blue} ["10.1.1.1/32", "fd00::1/128"] 0"#), format!(r#"{red}, "10.2.2.77/32"] 2"#)]
         );
         assert_eq!(text(false), [format!("{blue} [] 0"), format!("{red}] 0")]);
+    }
+
+    const BY_WIRES: &str = r#"
+[[network]]
+name = "public"
+vrf = 7
+gateways = ["203.0.113.254/24", "203.0.113.253/24", "fe80::1/64", "2001:db8::ffff/64"]
+wire = "up0"
+vlan = 7
+[[network]]
+name = "public6"
+vrf = 8
+gateways = ["2001:db8:8::ffff/64"]
+wire = "up0"
+vlan = 8
+[[network]]
+name = "green"
+vrf = 4
+gateways = ["10.4.4.254/24"]
+snat = ["203.0.113.5"]
+[[guest]]
+name = "vm2"
+network = "green"
+kind = "vhost"
+mac = "02:00:00:00:00:02"
+addresses = ["10.4.4.1"]
+[[forward]]
+network = "green"
+outside = "203.0.113.5"
+protocol = "tcp"
+port = 80
+to = { guest = "vm2", port = 80 }
+[[nat]]
+network = "blue"
+inside = "fd00::1"
+outside = "2001:db8::77"
+outside_network = "public"
+[[route]]
+network = "public"
+prefix = "198.18.0.0/24"
+to = "drop"
+[[route]]
+network = "public6"
+prefix = "198.18.0.0/24"
+to = "drop"
+"#;
+
+    /// Returns the plain routes, while these guests are up, of the file and more.
+    fn by_wires(more: &str, up: &[&str]) -> Vec<String> {
+        let file = format!("{FILE}{BY_WIRES}{more}");
+        let Document { host, objects, .. } = config::parse(&file).unwrap();
+        let index = Index::new(&host, objects.iter().map(|item| &item.object));
+        let speech = speech(&host, &index, |name| up.contains(&name)).unwrap();
+        speech.outside.iter().map(|(addr, own)| format!("{addr} by {own}")).collect()
+    }
+
+    #[test]
+    fn addresses_reached_by_wires_are_announced_while_a_guest_is_behind() {
+        let (shared, floating) = ("203.0.113.5 by 203.0.113.254", "2001:db8::77 by 2001:db8::ffff");
+        assert_eq!(by_wires("", &["vm1", "vm2"]), [shared, floating]);
+        assert_eq!(by_wires("", &["vm1"]), [floating]);
+        assert_eq!(by_wires("", &["vm2"]), [shared]);
+        assert!(by_wires("", &[]).is_empty());
+    }
+
+    #[test]
+    fn an_address_of_two_networks_is_not_announced_by_wires() {
+        let nat = |network: &str, inside: &str, of: &str| {
+            let keys = format!("network = \"{network}\"\ninside = \"{inside}\"\noutside = \"198.18.0.1\"");
+            format!("[[nat]]\n{keys}\noutside_network = \"{of}\"\n")
+        };
+        let both = [nat("red", "10.2.2.1", "public"), nat("green", "10.4.4.1", "public6")];
+        let others = ["203.0.113.5 by 203.0.113.254", "2001:db8::77 by 2001:db8::ffff"];
+        let of = |more: &str| by_wires(more, &["vm1", "vm2"]);
+        let with = |first| [&[first], &others[..]].concat();
+        assert_eq!(of(&both[0]), with("198.18.0.1 by 203.0.113.254"));
+        // Without an address of the family, the next hop is of IPv6.
+        assert_eq!(of(&both[1]), with("198.18.0.1 by 2001:db8:8::ffff"));
+        assert_eq!(of(&both.concat()), others);
     }
 }

@@ -1,4 +1,4 @@
-"""BGP speakers of others: FRR's bgpd alone, and GoBGP."""
+"""BGP speakers of others: FRR, BIRD, and GoBGP."""
 
 import json
 import shutil
@@ -93,6 +93,31 @@ class Router:
     def stop(self):
         for daemon in reversed(self.daemons):
             daemon.stop()
+
+
+class Bird:
+    """A bird, whose kernel protocols give its routes to the namespace."""
+
+    def __init__(self, namespace, directory, text):
+        self.namespace, self.directory, self.text = namespace, directory, text
+        self.daemon = None
+
+    def start(self):
+        self.directory.mkdir()
+        (self.directory / "bird.conf").write_text(self.text)
+        words = ["bird", "-f", "-c", self.directory / "bird.conf", "-s", self.directory / "ctl"]
+        words += ["-P", self.directory / "pid"]
+        self.daemon = Background(self.namespace.words(words), self.directory / "bird.log")
+        eventually(lambda: self.ask("show status", check=False).returncode == 0, "bird's answer")
+        return self
+
+    def ask(self, command, **options):
+        """Runs a command of birdc."""
+        return run(self.namespace.words(["birdc", "-s", self.directory / "ctl", *command.split()]), **options)
+
+    def stop(self):
+        if self.daemon:
+            self.daemon.stop()
 
 
 class Bfdd:

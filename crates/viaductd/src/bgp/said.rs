@@ -43,6 +43,8 @@ const fn family(family: BgpFamily) -> Family {
         BgpFamily::Vpnv6 => Family::Vpnv6,
         BgpFamily::Evpn => Family::Evpn,
         BgpFamily::Rtc => Family::Rtc,
+        BgpFamily::Ipv4Unicast => Family::Ipv4Unicast,
+        BgpFamily::Ipv6Unicast => Family::Ipv6Unicast,
     }
 }
 
@@ -80,7 +82,22 @@ pub(super) fn imports(speech: &Speech) -> Vec<Import> {
 
 /// Returns the routes that the host has.
 pub(super) fn announcements(speech: &Speech) -> BTreeMap<Nlri, Announcement> {
-    speech.networks.values().flat_map(|network| of_network(speech, network)).collect()
+    let of_networks = speech.networks.values().flat_map(|network| of_network(speech, network));
+    of_networks.chain(speech.outside.iter().map(by_wire)).collect()
+}
+
+/// Returns the plain route to an address that is reached by a wire.
+fn by_wire((address, next_hop): (&IpAddr, &IpAddr)) -> (Nlri, Announcement) {
+    let announcement = Announcement {
+        next_hop: *next_hop,
+        label: Label::None,
+        routed: None,
+        targets: Vec::new(),
+        router_mac: None,
+        mobility: None,
+        preference: PREFERENCE,
+    };
+    (Nlri::Unicast { prefix: (*address).into() }, announcement)
 }
 
 /// Returns the distinguishers of networks whose MAC addresses are exchanged.
@@ -196,7 +213,8 @@ mod tests {
             let bgp = config::parse(file).unwrap().host.bgp.unwrap();
             let networks = [(1, network(l3vni))].into();
             let tunnel_sources = vec!["192.0.2.1".parse().unwrap()];
-            let speech = Speech { bgp, router_id: [192, 0, 2, 1].into(), tunnel_sources, networks };
+            let (router_id, outside) = ([192, 0, 2, 1].into(), BTreeMap::new());
+            let speech = Speech { bgp, router_id, tunnel_sources, networks, outside };
             let [imported] = imports(&speech).try_into().unwrap();
             let show = |(nlri, its): (Nlri, Announcement)| {
                 let kind = match nlri {
