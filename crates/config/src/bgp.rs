@@ -6,6 +6,7 @@ use crate::tree::Node;
 use crate::value::{Value, Within, describe, display, names, text};
 use packet::Mac;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -348,6 +349,7 @@ impl Bgp {
             r.problem(Some("listen"), format!("`listen` takes {MOST_LISTEN} addresses"));
         }
         let labels = r.get("labels").unwrap_or(Labels::DEFAULT);
+        let templates = templates(&mut r);
         let tables = r.tables("peer");
         if tables.is_empty() {
             r.problem(None, "without a [[bgp.peer]] there is nobody to speak to");
@@ -360,7 +362,7 @@ impl Bgp {
         }
         let mut peers: Vec<BgpPeer> = Vec::new();
         for table in tables {
-            let Some(peer) = BgpPeer::read(table, asn) else { continue };
+            let Some(peer) = BgpPeer::read(table, asn, &templates) else { continue };
             if peers.iter().any(|other| other.address == peer.address) {
                 r.problem(Some("peer"), format!("the peer {} is there twice", peer.address));
             }
@@ -391,39 +393,103 @@ pub fn router_mac(router_id: Ipv4Addr) -> Mac {
     Mac([0x06, 0x5e, a, b, c, d])
 }
 
+/// The keys that a peer and a template have in common, as far as they are written.
+#[derive(Clone, Default)]
+struct Keys {
+    asn: Option<u32>,
+    families: Option<Vec<BgpFamily>>,
+    encapsulation: Option<TunnelKind>,
+    port: Option<u16>,
+    passive: Option<bool>,
+    graceful_restart: Option<u16>,
+    max_prefixes: Option<u32>,
+    bfd: Option<Bfd>,
+    password: Option<Password>,
+}
+
+impl Keys {
+    fn read(r: &mut Reader<'_>) -> Self {
+        Self {
+            asn: r.get("as").map(AsNumber::wide),
+            families: r.given("families"),
+            encapsulation: r.get("encapsulation"),
+            port: r.get("port").map(Within::<1, 0xffff>::short),
+            passive: r.get("passive"),
+            graceful_restart: r.get("graceful_restart").map(Within::<0, 4095>::short),
+            max_prefixes: r.get("max_prefixes").map(Within::<1, 10_000_000>::wide),
+            bfd: r.get("bfd"),
+            password: r.get("password"),
+        }
+    }
+
+    /// Takes what is not written from a template.
+    fn or(self, template: Self) -> Self {
+        Self {
+            asn: self.asn.or(template.asn),
+            families: self.families.or(template.families),
+            encapsulation: self.encapsulation.or(template.encapsulation),
+            port: self.port.or(template.port),
+            passive: self.passive.or(template.passive),
+            graceful_restart: self.graceful_restart.or(template.graceful_restart),
+            max_prefixes: self.max_prefixes.or(template.max_prefixes),
+            bfd: self.bfd.or(template.bfd),
+            password: self.password.or(template.password),
+        }
+    }
+}
+
+/// Reads the templates, by name.
+fn templates(r: &mut Reader<'_>) -> BTreeMap<String, Keys> {
+    let mut all = BTreeMap::new();
+    for mut table in r.tables("template") {
+        table.call("[[bgp.template]]".to_owned());
+        let (name, keys) = (table.require::<String>("name"), Keys::read(&mut table));
+        table.finish();
+        let Some(name) = name else { continue };
+        if all.contains_key(&name) {
+            r.problem(Some("template"), format!("the template \"{name}\" is there twice"));
+        }
+        all.insert(name, keys);
+    }
+    all
+}
+
 impl BgpPeer {
-    fn read(mut r: Reader<'_>, own: Option<u32>) -> Option<Self> {
+    fn read(mut r: Reader<'_>, own: Option<u32>, templates: &BTreeMap<String, Keys>) -> Option<Self> {
         r.call("[[bgp.peer]]".to_owned());
-        let address = r.require("address");
-        let asn = r.get("as").map(AsNumber::wide).or(own);
-        let families = r
-            .given("families")
+        let (address, template) = (r.require("address"), r.get::<String>("template"));
+        let keys = Keys::read(&mut r);
+        let keys = match template.as_ref().map(|name| (name, templates.get(name))) {
+            None => keys,
+            Some((_, Some(template))) => keys.or(template.clone()),
+            Some((name, None)) => {
+                let hint = crate::did_you_mean(name, templates.keys().map(String::as_str));
+                r.problem(Some("template"), format!("there is no [[bgp.template]] \"{name}\"{hint}"));
+                keys
+            }
+        };
+        let families = keys
+            .families
             .unwrap_or_else(|| vec![BgpFamily::Vpnv4, BgpFamily::Vpnv6, BgpFamily::Evpn, BgpFamily::Rtc]);
         if families.iter().all(|family| *family == BgpFamily::Rtc) {
             r.problem(Some("families"), "`families` needs one besides \"rtc\", which has no routes");
         }
-        let encapsulation = r.get("encapsulation").unwrap_or(TunnelKind::MplsOverUdp);
+        let encapsulation = keys.encapsulation.unwrap_or(TunnelKind::MplsOverUdp);
         if encapsulation == TunnelKind::Vxlan && !families.contains(&BgpFamily::Evpn) {
             r.problem(Some("encapsulation"), "only EVPN routes go by VXLAN, and `families` lacks \"evpn\"");
         }
-        let port = r.get("port").map_or(BGP_PORT, Within::<1, 0xffff>::short);
-        let passive = r.get("passive").unwrap_or(false);
-        let graceful_restart = r.get("graceful_restart").map_or(120, Within::<0, 4095>::short);
-        let max_prefixes = r.get("max_prefixes").map_or(1_000_000, Within::<1, 10_000_000>::wide);
-        let password = r.get("password");
-        let bfd = r.get("bfd").unwrap_or_default();
         r.finish();
         Some(Self {
             address: address?,
-            asn: asn?,
+            asn: keys.asn.or(own)?,
             families,
             encapsulation,
-            port,
-            passive,
-            graceful_restart,
-            max_prefixes,
-            bfd,
-            password,
+            port: keys.port.unwrap_or(BGP_PORT),
+            passive: keys.passive.unwrap_or(false),
+            graceful_restart: keys.graceful_restart.unwrap_or(120),
+            max_prefixes: keys.max_prefixes.unwrap_or(1_000_000),
+            bfd: keys.bfd.unwrap_or_default(),
+            password: keys.password,
         })
     }
 }

@@ -134,6 +134,19 @@ fn complaint(from: &str, to: &str) -> String {
 }
 
 #[test]
+fn a_peer_has_what_it_does_not_write_from_its_template() {
+    let multihop = "bfd = \"multihop\"\n";
+    let text = include_str!("valid.toml").replace(multihop, &format!("{multihop}password = \"a secret\"\n"));
+    let bgp = config::parse(&text).unwrap().host.bgp.unwrap();
+    let of = |address: &str| bgp.peers.iter().find(|peer| peer.address.to_string() == address).unwrap();
+    let its = of("192.0.2.253");
+    assert_eq!((its.asn, its.port, its.graceful_restart, its.max_prefixes), (64512, 1179, 90, 2000));
+    assert_eq!(its.families, [config::BgpFamily::Vpnv4, config::BgpFamily::Rtc]);
+    assert_eq!(its.bfd, config::Bfd::Multihop);
+    assert!(its.password.is_some() && of("192.0.2.254").password.is_none());
+}
+
+#[test]
 fn networks_are_told_apart_by_bgp() {
     let said = |more: &str| {
         let text = format!(
@@ -225,6 +238,14 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("listen = [\"192.0.2.1\"]\n", "", "the peer 192.0.2.254 is `passive`, so `listen` must say where"),
     ("[[bgp.peer]]", "[[bgp.pear]]", "[bgp]: unknown key `pear`; did you mean `peer`?"),
+    (
+        "template = \"reflector\"",
+        "template = \"reflektor\"",
+        "[[bgp.peer]]: there is no [[bgp.template]] \"reflektor\"; did you mean \"reflector\"?",
+    ),
+    ("name = \"reflector\"\nas", "as", "[[bgp.template]]: `name` is missing"),
+    ("families = [\"vpnv4\", \"rtc\"]", "families = [\"rtc\"]", "[[bgp.peer]]: `families` needs one besides"),
+    ("name = \"reflector\"", "address = \"192.0.2.1\"\nname = \"reflector\"", "unknown key `address`"),
     (
         "graceful_restart = 120",
         "graceful_restart = 4096",
