@@ -49,8 +49,8 @@ fn check_all(unread: &[String], index: &Index, objects: &[Item], has_route: HasR
     problems
 }
 
-/// Checks routes, and rules without names, that are added to a host whose objects, in `index`, were checked before.
-/// Their keys must be new: they need nothing else of each other.
+/// Checks routes and rules that are added to a host whose objects, in `index`, were checked before. Their keys, and the
+/// names of rules, must be new: they need nothing else of each other.
 #[must_use]
 pub fn check_routes_and_rules<'a>(index: &Index, objects: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
     let items: Vec<Item> = objects.map(|object| Item::from(object.clone())).collect();

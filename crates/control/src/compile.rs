@@ -142,6 +142,8 @@ pub(crate) struct Changes<'a> {
     pub(crate) before: &'a Index,
     pub(crate) removed: Vec<&'a Route>,
     pub(crate) added: Vec<&'a Route>,
+    /// Guests that change or go.
+    pub(crate) changed_guests: Vec<&'a str>,
     pub(crate) removed_rules: Vec<&'a config::Rule>,
     pub(crate) added_rules: Vec<&'a config::Rule>,
 }
@@ -190,7 +192,7 @@ pub(crate) fn compile_beside_routes(
     (compiler.out.nexthops, compiler.out.learned, compiler.out.bridges) = (nexthops, learned, bridges);
     compiler.ids.reset_others();
     match rules_stay {
-        true => compiler.keep_rules(rules, meters, &vifs),
+        true => compiler.keep_rules((rules, meters, &vifs), &changes.changed_guests),
         false => compiler.ids.reset_rules(),
     }
     compiler.objects(host, objects);

@@ -49,7 +49,7 @@ use ahead::Claims;
 use carry::{Carry, Early};
 use carryover::Opened;
 use changes::{Next, Scope, compiled_changes, kept};
-use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Route};
+use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Route, Rule};
 use config_file::digest;
 use directory::Directory;
 use executor::Executor;
@@ -527,6 +527,13 @@ fn ports_of(host: &Host, run_dir: &Path, objects: &Objects) -> BTreeMap<String, 
 fn route(object: Option<&Owned>) -> Option<&Route> {
     match &object?.object {
         Object::Route(route) => Some(route),
+        _ => None,
+    }
+}
+
+fn rule(object: Option<&Owned>) -> Option<&Rule> {
+    match &object?.object {
+        Object::Rule(rule) => Some(rule),
         _ => None,
     }
 }

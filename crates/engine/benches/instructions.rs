@@ -20,8 +20,8 @@ use model::{Lookup, RuleQuery, TunnelKind, VifId, Vrf};
 use stages::callgrind;
 use stages::cycles::Stage;
 use stages::hosts::{
-    Megaflows, Policy, behind_shared_address, between_guests, from_ovs, into_shaper, into_tunnel, out_of_tunnel,
-    tcp_between_guests, under_ovs, with_dscp,
+    Megaflows, Policy, behind_shared_address, between_guests, from_ovs, into_shaper, into_tunnel,
+    out_of_tunnel, tcp_between_guests, under_ovs, with_dscp,
 };
 use stages::lookups::{self, Asked};
 use stages::worker::{PACKETS, Worker};

@@ -18,14 +18,18 @@ pub(crate) fn policer(rate: Rate) -> MeterConfig {
 }
 
 impl Compiler<'_> {
-    /// Keeps all rules, with what they refer to.
+    /// Keeps all rules, with what they refer to, and meters, but for those of these guests.
     pub(super) fn keep_rules(
         &mut self,
-        rules: OrdMap<RuleId, Rule>,
-        meters: OrdMap<MeterId, MeterConfig>,
-        vifs: &OrdMap<VifId, Vif>,
+        (rules, meters, vifs): (OrdMap<RuleId, Rule>, OrdMap<MeterId, MeterConfig>, &OrdMap<VifId, Vif>),
+        guests: &[&str],
     ) {
         (self.out.rules, self.out.meters) = (rules, meters);
+        for guest in guests {
+            if let Some(id) = self.ids.meters.abandon(&("guest", (*guest).to_owned())) {
+                self.out.meters.remove(&MeterId(id));
+            }
+        }
         for vif in vifs.values().filter(|vif| matches!(vif.kind, VifKind::Mirror(_))) {
             let id = self.vif_id(&vif.name);
             self.out.vifs.insert(id, vif.clone());

@@ -6,7 +6,7 @@ use super::joined::Joined;
 use super::open_ports::{OnFailure, needed, unplugged};
 use super::transact::may_wait;
 use super::with_file::WithFile;
-use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route};
+use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route, rule};
 use crate::compile;
 use crate::history::Author;
 use crate::leases::{self, Brought};
@@ -227,14 +227,15 @@ pub(super) fn compiled_changes<'a>(before: &'a Index, changed: &[Changed<'a>]) -
         before,
         removed: changed.iter().filter_map(|changed| route(changed.old)).collect(),
         added: changed.iter().filter_map(|changed| route(changed.new)).collect(),
+        changed_guests: changed.iter().filter_map(|changed| guest(changed.old)).collect(),
         removed_rules: changed.iter().filter_map(|changed| rule(changed.old)).collect(),
         added_rules: changed.iter().filter_map(|changed| rule(changed.new)).collect(),
     }
 }
 
-fn rule(object: Option<&Owned>) -> Option<&Rule> {
+fn guest(object: Option<&Owned>) -> Option<&str> {
     match &object?.object {
-        Object::Rule(rule) => Some(rule),
+        Object::Guest(guest) => Some(&guest.name),
         _ => None,
     }
 }
@@ -276,7 +277,7 @@ impl Next {
         }
         let routes: HashSet<&Key> =
             changed.iter().map(|changed| changed.key).filter(|key| key.kind == Kind::Route).collect();
-        let scope = if leaves_rules(changed) { Scope::BesideRules } else { Scope::BesideRoutes };
+        let scope = if state.leaves_rules(changed) { Scope::BesideRules } else { Scope::BesideRoutes };
         let others = objects.in_order_of(scope.kinds());
         let index = Index::new(&host, others.iter().map(|owned| &owned.object));
         let is_checked = |object: &Object| match object.kind() {
@@ -303,23 +304,6 @@ impl Next {
     }
 }
 
-/// Is true if rules do not change, and stay right and the same.
-fn leaves_rules(changed: &[Changed<'_>]) -> bool {
-    let leaves = |changed: &Changed<'_>| match changed.key.kind {
-        Kind::Guest | Kind::Network => changed.old.is_none(),
-        Kind::Wire | Kind::Lease | Kind::Default | Kind::Rule => false,
-        Kind::Nexthop
-        | Kind::Route
-        | Kind::Mac
-        | Kind::Flood
-        | Kind::Nat
-        | Kind::Forward
-        | Kind::Mpls
-        | Kind::Vxlan => true,
-    };
-    changed.iter().all(leaves)
-}
-
 impl Scope {
     /// Returns the kinds of objects that are checked and compiled as a whole.
     pub(super) fn kinds(self) -> impl Iterator<Item = Kind> {
@@ -334,10 +318,9 @@ impl Scope {
 
 impl State {
     /// Is true if only routes and rules change, no other object depends on them, and they bring no interfaces. A route
-    /// to a guest on standby gives way while the guest is here, so it depends on the guest. Names of rules are checked
-    /// against each other.
+    /// to a guest on standby gives way while the guest is here, so it depends on the guest.
     pub(super) fn is_plain(&self, changed: &[Changed<'_>]) -> bool {
-        let is_plain = |rule: &Rule| rule.name.is_none() && !matches!(rule.action, RuleAction::Mirror(_));
+        let is_plain = |rule: &Rule| !matches!(rule.action, RuleAction::Mirror(_));
         let is_free = |changed: &Changed<'_>| match changed.key.kind {
             Kind::Route => !self.standby && !route(changed.old).is_some_and(|gone| self.is_needed(gone)),
             Kind::Rule => [changed.old, changed.new].into_iter().filter_map(rule).all(is_plain),
@@ -354,11 +337,30 @@ impl State {
         self.desired.floating.range(first..=last).next().is_some()
     }
 
+    /// Is true if rules do not change, and stay right and the same.
+    fn leaves_rules(&self, changed: &[Changed<'_>]) -> bool {
+        let leaves = |changed: &Changed<'_>| match changed.key.kind {
+            Kind::Guest => changed.old.is_none() || !self.targets.of_rules(changed.key),
+            Kind::Lease => !self.targets.of_rules(&Key { kind: Kind::Guest, ..changed.key.clone() }),
+            Kind::Network => changed.old.is_none(),
+            Kind::Wire | Kind::Default | Kind::Rule => false,
+            Kind::Nexthop
+            | Kind::Route
+            | Kind::Mac
+            | Kind::Flood
+            | Kind::Nat
+            | Kind::Forward
+            | Kind::Mpls
+            | Kind::Vxlan => true,
+        };
+        changed.iter().all(leaves)
+    }
+
     /// Is true if routes that do not change themselves stay right and the same.
     fn leaves_routes(&self, changed: &[Changed<'_>], next: &Objects) -> bool {
         let leaves = |changed: &Changed<'_>| {
             let is_new = changed.old.is_none();
-            let is_target = || self.targets.contains(changed.key);
+            let is_target = || self.targets.of_routes(changed.key);
             let is_free = |network: &str, addr: IpAddr| next.get(&route_key(network, addr.into())).is_none();
             match (changed.key.kind, changed.new.map(|new| &new.object)) {
                 (Kind::Route, _) => !route(changed.old).is_some_and(|gone| self.is_needed(gone)),
@@ -377,7 +379,7 @@ impl State {
                     let of =
                         |lease: &Lease| lease.addresses.iter().all(|addr| is_free(&lease.network, *addr));
                     let guest = Key { kind: Kind::Guest, ..changed.key.clone() };
-                    !self.targets.contains(&guest)
+                    !self.targets.of_routes(&guest)
                         && lease.is_none_or(|lease| matches!(lease, Object::Lease(lease) if of(lease)))
                 }
                 (Kind::Guest | Kind::Nexthop, _) => is_new || !is_target(),

@@ -2,6 +2,7 @@
 //! force and stored at once.
 
 use super::changes::compiled_changes;
+use super::targets::RuleNames;
 use super::{Core, Done, Error, State, none_of};
 use crate::compile::{self, Desired, Ids, recompile};
 use crate::history::{Author, Revision};
@@ -17,6 +18,7 @@ pub(super) struct Joined {
     pub(super) number: u64,
     ids: Ids,
     desired: Desired,
+    names: RuleNames,
     revisions: Vec<Arc<Revision>>,
 }
 
@@ -25,18 +27,20 @@ impl Joined {
     pub(super) fn on(state: &State) -> Self {
         let State { objects, ids, desired, revision, .. } = state;
         let (objects, ids, desired) = (objects.clone(), ids.clone(), desired.clone());
-        Self { objects, number: *revision, ids, desired, revisions: Vec::new() }
+        let names = state.targets.names().clone();
+        Self { objects, number: *revision, ids, desired, names, revisions: Vec::new() }
     }
 
     /// Adds a change that leads to `next`. Returns `None` if other objects change as well, or depend on the routes and
-    /// rules that do.
+    /// rules that do, or if two rules have one name.
     ///
     /// # Errors
     /// A route or rule does not fit the other objects.
     pub(super) fn add(&mut self, state: &State, next: &Objects, by: Author) -> Result<Option<Done>, Error> {
         let differences = self.objects.differences_to(next);
         let changed: Vec<Changed<'_>> = differences.iter().map(Difference::changed).collect();
-        if !state.is_plain(&changed) {
+        let mut names = self.names.clone();
+        if !state.is_plain(&changed) || !names.follow(&changed) {
             return Ok(None);
         }
         let added = changed.iter().filter_map(|changed| Some(&changed.new?.object));
@@ -44,6 +48,7 @@ impl Joined {
         let changes = compiled_changes(&state.index, &changed);
         let desired = std::mem::take(&mut self.desired);
         self.desired = recompile(desired, &state.index, &changes, &mut self.ids);
+        self.names = names;
         let changes = describe(&changed);
         if let Some(revision) = Revision::new(self.number + 1, by, differences) {
             self.number = revision.number;
@@ -60,7 +65,7 @@ impl Core {
     /// # Errors
     /// Executor or store refuse them. Then nothing was done.
     pub(super) fn make_together(&self, state: &mut State, joined: Joined) -> Result<(), Error> {
-        let Joined { objects, number: _, mut ids, mut desired, revisions } = joined;
+        let Joined { objects, number: _, mut ids, mut desired, names: _, revisions } = joined;
         if revisions.is_empty() {
             return Ok(());
         }

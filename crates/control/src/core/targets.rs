@@ -1,36 +1,100 @@
-//! Counts the routes that lead to guests, networks and nexthops by name: a change of these changes such routes.
+//! The guests, networks and nexthops that routes name, the interfaces that rules name, and the names of rules: on what
+//! objects depend that are compiled one by one.
 
-use super::route;
+use super::{route, rule};
 use crate::owner::Changed;
-use config::{Key, Kind, Route, Target};
+use config::{Key, Kind, Route, Rule, RuleAction, Target};
+use imbl::OrdSet;
 use std::collections::HashMap;
 
 #[derive(Default)]
-pub(super) struct Targets(HashMap<Key, usize>);
+pub(super) struct Targets {
+    routes: Uses,
+    rules: Uses,
+    names: RuleNames,
+}
 
 impl Targets {
-    pub(super) fn contains(&self, key: &Key) -> bool {
-        self.0.contains_key(key)
+    /// Is true if a change of this guest, network or nexthop changes routes.
+    pub(super) fn of_routes(&self, key: &Key) -> bool {
+        self.routes.0.contains_key(key)
+    }
+
+    /// Is true if a change of this guest or wire changes rules.
+    pub(super) fn of_rules(&self, key: &Key) -> bool {
+        self.rules.0.contains_key(key)
+    }
+
+    pub(super) const fn names(&self) -> &RuleNames {
+        &self.names
     }
 
     /// Follows a change of objects.
     pub(super) fn follow(&mut self, changed: &[Changed<'_>]) {
-        for changed in changed.iter().filter(|changed| changed.key.kind == Kind::Route) {
-            for key in route(changed.new).into_iter().flat_map(named) {
-                *self.0.entry(key).or_default() += 1;
+        for changed in changed {
+            match changed.key.kind {
+                Kind::Route => {
+                    self.routes.follow([changed.new, changed.old].map(|owned| named_by_route(route(owned))));
+                }
+                Kind::Rule => {
+                    self.rules.follow([changed.new, changed.old].map(|owned| named_by_rule(rule(owned))));
+                }
+                _ => {}
             }
-            for key in route(changed.old).into_iter().flat_map(named) {
-                if let Some(count) = self.0.get_mut(&key) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.0.remove(&key);
-                    }
+        }
+        self.names.follow(changed);
+    }
+}
+
+/// Objects, each with the number of those that name it.
+#[derive(Default)]
+struct Uses(HashMap<Key, usize>);
+
+impl Uses {
+    fn follow(&mut self, [new, old]: [Vec<Key>; 2]) {
+        for key in new {
+            *self.0.entry(key).or_default() += 1;
+        }
+        for key in old {
+            if let Some(count) = self.0.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(&key);
                 }
             }
         }
     }
 }
 
-fn named(route: &Route) -> impl Iterator<Item = Key> {
-    route.to.iter().filter_map(Target::key)
+/// The names of rules, with those of their networks. A clone is cheap.
+#[derive(Clone, Default)]
+pub(super) struct RuleNames(OrdSet<(String, String)>);
+
+impl RuleNames {
+    /// Follows a change of objects. Returns whether no two rules have one name.
+    pub(super) fn follow(&mut self, changed: &[Changed<'_>]) -> bool {
+        let name = |rule: &Rule| Some((rule.network.clone(), rule.name.clone()?));
+        for gone in changed.iter().filter_map(|changed| name(rule(changed.old)?)) {
+            self.0.remove(&gone);
+        }
+        let mut new = changed.iter().filter_map(|changed| name(rule(changed.new)?));
+        new.all(|new| self.0.insert(new).is_none())
+    }
+}
+
+fn named_by_route(route: Option<&Route>) -> Vec<Key> {
+    route.into_iter().flat_map(|route| route.to.iter().filter_map(Target::key)).collect()
+}
+
+fn named_by_rule(rule: Option<&Rule>) -> Vec<Key> {
+    let key = |kind, name: &str| Key { kind, network: None, name: name.to_owned() };
+    let of = |rule: &Rule| {
+        let ends = [&rule.from, &rule.to].into_iter().filter_map(|end| end.guest.as_deref());
+        let mut all: Vec<_> = ends.map(|guest| key(Kind::Guest, guest)).collect();
+        if let RuleAction::Mirror(interface) = &rule.action {
+            all.extend([Kind::Guest, Kind::Wire].map(|kind| key(kind, interface)));
+        }
+        all
+    };
+    rule.map(of).unwrap_or_default()
 }

@@ -4,11 +4,11 @@ use super::worker::{PACKETS, Worker, ingress};
 use crate::common::host::{
     GATEWAY, GUEST, WIRE, clients, frames, frames_of, guest, neighbour, net, packet, tables, tunnel,
 };
+use model::vectors::{Step, load};
 use model::{
     Action, Change, Nexthop, NexthopId, PortRange, Rule, RuleAction, RuleId, TunnelKind, Vif, VifId, VifKind,
     Vrf, ovs,
 };
-use model::vectors::{Step, load};
 use packet::{Mac, proto};
 
 #[derive(Clone, Copy)]
