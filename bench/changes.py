@@ -3,8 +3,9 @@
 
     VIADUCT_BIN=target/release scripts/as-root bench/changes.py [RULES [ROUTES]]
 
-Counts the CPU time of all threads of the daemon from before an `Add` of one object to after it: the median of five, and
-the least and the most. The worker sleeps, since no packet comes. (The command `viaduct` costs more: it lists objects.)
+Counts the CPU time of all threads of the daemon from before an `Add` of one object, or the `Remove` of a guest, to after
+it: the median of five, and the least and the most. The worker sleeps, since no packet comes. (The command `viaduct`
+costs more: it lists objects.)
 """
 
 import statistics
@@ -45,8 +46,11 @@ def changes(api, number):
     """Returns one object of each kind."""
     target = api.Target(tunnel="mpls-over-udp", remote="192.0.2.9", label=2000 + number)
     guest = {"kind": "vhost", "socket": f"new{number}.sock", "mac": f"02:00:00:00:0a:{number:02x}"}
+    rule = {"network": "blue", "protocol": "tcp", "action": "drop"}
+    named = api.Rule(priority=9100 + number, name=f"new{number}", **rule)
     return {
-        "rule": api.Object(rule=api.Rule(network="blue", priority=9000 + number, protocol="tcp", action="drop")),
+        "rule": api.Object(rule=api.Rule(priority=9000 + number, **rule)),
+        "rule with a name": api.Object(rule=named),
         "nexthop": api.Object(nexthop=api.Nexthop(name=f"new{number}", to=[target])),
         "guest": api.Object(
             guest=api.Guest(name=f"new{number}", network="blue", addresses=[f"10.1.1.{200 + number}"], **guest)
@@ -70,13 +74,17 @@ def main(rules, routes):
         api, stub = client(host, lab.directory)
         took = {}
         for number in range(TIMES):
-            for kind, added in changes(api, number).items():
+            added = changes(api, number)
+            requests = {kind: (stub.Add, api.AddRequest(objects=[one])) for kind, one in added.items()}
+            gone = api.Key(kind=api.KIND_GUEST, name=added["guest"].guest.name)
+            requests["guest that goes"] = (stub.Remove, api.RemoveRequest(keys=[gone]))
+            for kind, (call, request) in requests.items():
                 before = cpu(pid)
-                stub.Add(api.AddRequest(objects=[added]))
+                call(request)
                 took.setdefault(kind, []).append(cpu(pid) - before)
         print(f"one change beside {rules} rules and {routes} routes, ms of the daemon's CPU: median (least to most)")
         for kind, times in took.items():
-            print(f"  {kind:<8} {statistics.median(times):6.1f} ({min(times):.1f} to {max(times):.1f})")
+            print(f"  {kind:<16} {statistics.median(times):6.1f} ({min(times):.1f} to {max(times):.1f})")
 
 
 if __name__ == "__main__":
