@@ -23,7 +23,7 @@ pub(crate) fn edit_fast(
 ) -> Option<()> {
     let ip = frame.get_mut(usize::from(at.l3)..)?;
     if at.v6 { edit_ipv6(ip, template) } else { edit_ipv4(ip, template) }?;
-    if template.nat.src.is_some() || template.nat.dst.is_some() {
+    if template.src.is_some() || template.dst.is_some() {
         translate(frame, at, template, port as u16, partial)?;
     }
     Some(())
@@ -179,7 +179,7 @@ fn translate(frame: &mut [u8], at: &Layout, template: &Template, port: u16, part
         Some(Side::Destination) => (None, Some(port)),
         None => (None, None),
     };
-    let nat = Nat { src_port, dst_port, ..template.nat };
+    let nat = Nat { src: template.src, dst: template.dst, src_port, dst_port, quoted: None };
     translate_ports(frame, &mut headers, &nat, partial).ok()?;
     translate_addresses(frame, &mut headers, &nat, partial).ok()
 }
@@ -200,7 +200,7 @@ pub(crate) fn edit_any(
     if let Some(fields) = fields {
         return fields.set_fields(frame, headers, partial);
     }
-    if !template.edits_ip() {
+    if !template.edits_ip() && *nat == Nat::default() {
         return Ok(());
     }
     let mut edited = headers.clone();

@@ -44,8 +44,9 @@ pub(crate) struct Template {
     /// New traffic class of the IP header.
     pub tos: Option<u8>,
     pub ttl_decrement: u8,
-    /// Translation of addresses.
-    pub nat: Nat,
+    /// Translation of addresses. That of quoted packets is beside it: only packets that no cache knows have some.
+    pub src: Option<IpAddr>,
+    pub dst: Option<IpAddr>,
     /// The port that is translated: that of one flow, which has it beside the template.
     pub ported: Option<Side>,
     pub mss: Option<u16>,
@@ -134,7 +135,8 @@ impl Template {
             strip: forward.strip,
             tos: forward.tos,
             ttl_decrement: forward.ttl_decrement,
-            nat: Nat { src_port: None, dst_port: None, ..forward.nat },
+            src: forward.nat.src,
+            dst: forward.nat.dst,
             ported: match (forward.nat.src_port, forward.nat.dst_port) {
                 (Some(_), _) => Some(Side::Source),
                 (None, Some(_)) => Some(Side::Destination),
@@ -230,8 +232,8 @@ impl Template {
     pub const fn edits_ip(&self) -> bool {
         self.tos.is_some()
             || self.ttl_decrement > 0
-            || self.nat.src.is_some()
-            || self.nat.dst.is_some()
+            || self.src.is_some()
+            || self.dst.is_some()
             || self.mss.is_some()
     }
 
@@ -320,7 +322,7 @@ impl Template {
 
     /// Returns everything that distinguishes templates.
     fn identity(&self) -> impl Hash + PartialEq + '_ {
-        let l4 = (self.nat.src, self.nat.dst, self.ported, self.mss);
+        let l4 = (self.src, self.dst, self.ported, self.mss);
         let fields = (
             self.port,
             self.strip,

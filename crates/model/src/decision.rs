@@ -117,7 +117,7 @@ impl Forward {
             strip: 0,
             tos: None,
             ttl_decrement: 0,
-            nat: Nat { src: None, dst: None, src_port: None, dst_port: None },
+            nat: Nat { src: None, dst: None, src_port: None, dst_port: None, quoted: None },
             mss: None,
             cut: None,
             ethernet: None,
@@ -164,7 +164,8 @@ impl Verdict {
 /// Address translation.
 ///
 /// In an ICMP error, the packet that it quotes went in the opposite direction (RFC 5508, 4.2): its destination is
-/// translated as the source of the error, and the reverse, if they are the same, or if ports are translated as well.
+/// translated as the source of the error, and the reverse, if they are the same, or if ports are translated as well. Or
+/// its destination has a translation of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nat {
     /// New source address.
@@ -175,6 +176,8 @@ pub struct Nat {
     pub src_port: Option<u16>,
     /// New destination port of TCP or UDP; or the new identifier of an ICMP query.
     pub dst_port: Option<u16>,
+    /// New destination of the packet that an ICMP error of a router quotes.
+    pub quoted: Option<IpAddr>,
 }
 
 /// A new Ethernet header.

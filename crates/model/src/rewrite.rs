@@ -188,8 +188,9 @@ pub fn translate(
         if let Some(dst) = nat.dst.filter(|_| refused.src == ip.dst || nat.dst_port.is_some()) {
             edit::set_quoted_source(bytes, headers, &mut quoted, dst, partial)?;
         }
-        if let Some(src) = nat.src.filter(|_| refused.dst == ip.src || nat.src_port.is_some()) {
-            edit::set_quoted_destination(bytes, headers, &mut quoted, src, partial)?;
+        let src = nat.src.filter(|_| refused.dst == ip.src || nat.src_port.is_some());
+        if let Some(dst) = nat.quoted.or(src) {
+            edit::set_quoted_destination(bytes, headers, &mut quoted, dst, partial)?;
         }
         if let Some(port) = nat.dst_port {
             edit::set_quoted_source_port(bytes, headers, &mut quoted, port, partial)?;

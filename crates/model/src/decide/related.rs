@@ -1,9 +1,10 @@
 //! ICMP errors about known connections: they pass with the connection they are about (RFC 5508, 4).
 
 use super::policy::is_of;
+use super::share::Sharing;
 use super::spoof::owns;
 use super::{Frame, Origin, Walk};
-use crate::{Connection, FlowKey, Lookup, Transport, Vrf};
+use crate::{Connection, FlowKey, Lookup, Nat, Transport, Vrf};
 use packet::{Ip, L4, proto};
 use std::net::IpAddr;
 
@@ -26,6 +27,33 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let key = FlowKey::new(dst, self.source(frame, refused.dst), protocol, ports);
         let known = self.connection(&key, ports).filter(|(known, reply)| is_of(known, *reply, &quoted));
         known.map(|(connection, _)| connection)
+    }
+
+    /// Returns the floating address in the network `outside_vrf` of the destination of the packet that an ICMP error
+    /// quotes. `None` if the error comes from there itself: then it is that of its source.
+    pub(super) fn quoted_floating(&self, frame: &Frame<'a>, src: IpAddr, outside_vrf: Vrf) -> Option<IpAddr> {
+        let quoted = frame.headers.quoted(self.packet.bytes, frame.end).ok()??;
+        let (ip, refused) = (frame.headers.ip()?, quoted.ip()?);
+        if refused.src != ip.dst || refused.dst == src {
+            return None;
+        }
+        self.tables.floating_of(frame.network.vrf, refused.dst, outside_vrf)
+    }
+
+    /// Lets an ICMP error of a router that has no address outside come from the floating address that the refused
+    /// packet was sent to (RFC 5508, 4.2).
+    pub(super) fn speak_for(
+        &self,
+        frame: &Frame<'a>,
+        to: (Vrf, IpAddr),
+        nat: Nat,
+        sharing: Sharing,
+    ) -> (Nat, Sharing) {
+        let ip = frame.headers.ip().filter(|_| nat.src.is_none() && nat.quoted.is_some());
+        match ip.and_then(|ip| self.refused(frame, ip, to)) {
+            Some(_) => (Nat { src: nat.quoted, ..nat }, Sharing { out: None, ..sharing }),
+            None => (nat, sharing),
+        }
     }
 }
 

@@ -91,6 +91,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             match nexthop {
                 Nexthop::VrfTranslate { vrf } => {
                     nat.src = self.tables.floating_of(frame.network.vrf, src, *vrf).or(nat.src);
+                    nat.quoted = self.quoted_floating(frame, src, *vrf).or(nat.quoted);
                     if nat.src.is_none()
                         && network.vrf == frame.network.vrf
                         && network.sharing.hides(src, *vrf)

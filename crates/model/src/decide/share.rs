@@ -81,13 +81,14 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let quoted = frame.headers.quoted(self.packet.bytes, frame.end).ok().flatten();
         if let Some((quoted, refused)) = quoted.as_ref().and_then(|quoted| Some((quoted, quoted.ip()?))) {
-            let known = Transport::of(quoted).and_then(|transport| {
+            let guest = Transport::of(quoted).and_then(|transport| {
                 let (port, remote_port) = transport.ports.filter(|_| refused.src == outside)?;
                 let remote = self.endpoint(frame, refused.dst, remote_port);
-                self.bound_to(vrf, (outside, port), remote, transport.protocol)
+                let known = self.bound_to(vrf, (outside, port), remote, transport.protocol);
+                let guest = known.and_then(|connection| Some(connection.bound_ends()?.0));
+                guest.or_else(|| self.answerer(vrf, (outside, port), remote, transport.protocol))
             });
-            let (guest, _) = known.and_then(|c| c.bound_ends()).ok_or(DropReason::SnatUnknown)?;
-            return Ok(Some(Inward { to: guest, forward: None }));
+            return Ok(Some(Inward { to: guest.ok_or(DropReason::SnatUnknown)?, forward: None }));
         }
         let (protocol, (remote_port, port)) = self.ports(frame, ip)?;
         let remote = self.endpoint(frame, src, remote_port);
@@ -113,6 +114,21 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
     }
 
+    /// Returns the guest's end to which a port leads, if it has a connection with `remote`. That may be a guest whose
+    /// own port the connection remembers.
+    fn answerer(
+        &self,
+        vrf: Vrf,
+        (outside, port): (IpAddr, u16),
+        remote: Endpoint,
+        protocol: u8,
+    ) -> Option<Endpoint> {
+        let (addr, port) = self.tables.network(vrf)?.sharing.forwarded(outside, protocol, port)?;
+        let end = Endpoint { vrf, addr, port };
+        let key = FlowKey { src: end, dst: remote, protocol };
+        self.tables.connection(&key, self.now).map(|_| end)
+    }
+
     /// Translates a packet that leaves for `dst` in `network` by shared addresses, if it must be. Records what its
     /// connection remembers.
     pub(super) fn share(
@@ -122,6 +138,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         nat: Nat,
         sharing: Sharing,
     ) -> Result<Nat, Stop> {
+        let (nat, sharing) = self.speak_for(frame, (network.vrf, dst), nat, sharing);
         if sharing.out.is_none() && sharing.inward.is_none() {
             return Ok(nat);
         }
@@ -170,28 +187,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> Result<(IpAddr, u16), Stop> {
         let src = self.source(frame, ip.src);
         let inside = self.tables.network(src.0).ok_or(DropReason::SnatUnknown)?;
-        if inward.is_none()
-            && let Some(connection) = self.refused(frame, ip, to)
-        {
-            let (guest, _) = connection.bound_ends().ok_or(DropReason::SnatUnknown)?;
-            let binding = connection.binding.ok_or(DropReason::SnatUnknown)?;
-            let addr = inside.sharing.tagged(guest.addr, outside_vrf, binding.tag);
-            self.bound = Some(Bound {
-                inside_port: None,
-                tag: binding.tag,
-                port: binding.port,
-                of_destination: false,
-                for_all: binding.for_all,
-                is_new: false,
-            });
-            return Ok((addr.ok_or(DropReason::SnatUnknown)?, binding.port));
+        inward.into_iter().for_each(|inward| self.bind_inward(inward));
+        if let Some(connection) = self.refused(frame, ip, to) {
+            let end = self.refuser(inside, outside_vrf, &connection, inward);
+            return Ok(end.ok_or(DropReason::SnatUnknown)?);
         }
         let (protocol, ports) = self.ports(frame, ip)?;
         let ports = (ports.0, inward.map_or(ports.1, |inward| inward.to.port));
         let key = FlowKey::new(src, to, protocol, ports);
-        if let Some(inward) = inward.filter(|inward| inward.forward.is_none()) {
+        if inward.is_some_and(|inward| inward.forward.is_none()) {
             // An answer of a guest that was reached by a forwarded port, to a guest behind a shared address.
-            self.bind_inward(inward);
             let end = inside.sharing.forwarded_to(src.1, protocol, ports.0);
             return Ok(end.ok_or(DropReason::SnatUnknown)?);
         }
@@ -235,6 +240,29 @@ impl<'a, T: Lookup> Walk<'a, T> {
             return Err(DropReason::SnatUnknown);
         }
         Ok(addr.map(|addr| (addr, binding)))
+    }
+
+    /// Returns the shared address and port that stand for the end to which the refused packet went. Records what the
+    /// connection remembers, if the packet came from outside.
+    fn refuser(
+        &mut self,
+        inside: &Network,
+        outside_vrf: Vrf,
+        refused: &Connection,
+        inward: Option<Inward>,
+    ) -> Option<(IpAddr, u16)> {
+        let FlowKey { src, dst, protocol } = refused.original;
+        let (binding, (guest, _)) = (refused.binding?, refused.bound_ends()?);
+        let end = inward.map_or(guest, |inward| if inward.to == src { dst } else { src });
+        if end != guest {
+            return inside.sharing.forwarded_to(end.addr, protocol, end.port);
+        }
+        let Binding { tag, port, for_all, .. } = binding;
+        if inward.is_none() {
+            self.bound =
+                Some(Bound { inside_port: None, tag, port, of_destination: false, for_all, is_new: false });
+        }
+        Some((inside.sharing.tagged(end.addr, outside_vrf, tag)?, port))
     }
 
     /// Returns the shared address and the port that a guest's end has for all destinations: those of its connections;

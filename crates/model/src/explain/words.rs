@@ -127,6 +127,7 @@ impl Forward {
         words.extend((self.ttl_decrement > 0).then(|| format!("ttl -{}", self.ttl_decrement)));
         words.extend(self.nat.src.map(|src| format!("source {src}")));
         words.extend(self.nat.dst.map(|dst| format!("destination {dst}")));
+        words.extend(self.nat.quoted.map(|dst| format!("destination {dst} of the quoted packet")));
         words.extend(self.mss.map(|mss| format!("mss {mss}")));
         words.extend(self.cut.map(|cut| match cut {
             Cut::Packet(mtu) => format!("in fragments of {mtu} bytes at most"),

@@ -326,20 +326,24 @@ fn ip(rng: &mut Rng, src: IpAddr, dst: IpAddr) -> String {
         (2..=6, true) => " df".into(),
         _ => String::new(),
     };
-    let inside = if fragment.contains("frag") { "payload 32".into() } else { transport(rng, dst.is_ipv4()) };
+    let inside = if fragment.contains("frag") { "payload 32".into() } else { transport(rng, dst) };
     format!("{name} {src} > {dst} ttl {ttl} tos {tos}{fragment} / {inside}")
 }
 
-fn transport(rng: &mut Rng, v4: bool) -> String {
+fn transport(rng: &mut Rng, to: IpAddr) -> String {
+    let v4 = to.is_ipv4();
     let (sport, dport) = (1000 + rng.below(4), rng.below(60));
     let len = rng.one(&[0, 8, 64, 64, 600, 1480, 2000]);
     let icmp = if v4 { "icmp" } else { "icmp6" };
     match rng.below(16) {
         0 => format!("{icmp} echo {sport} 1 / payload {len}"),
         1 => format!("{icmp} reply {sport} 1 / payload {len}"),
-        2 if v4 => {
-            let (src, dst) = (any_host(rng, 1, true), any_host(rng, 1, true));
-            format!("icmp 3 1 / ip4 {src} > {dst} / udp {dport} > {sport} / payload 8")
+        2 => {
+            // Mostly about a packet of the receiver. If that went to somebody else than the sender, this is a router.
+            let src = if rng.percent(70) { to } else { any_host(rng, 1, v4) };
+            let dst = any_host(rng, 1, v4);
+            let error = if v4 { "icmp 3 1 / ip4" } else { "icmp6 1 0 / ip6" };
+            format!("{error} {src} > {dst} / udp {dport} > {sport} / payload 8")
         }
         3 => format!("sctp {sport} > {dport} / payload {len}"),
         4 if rng.percent(50) => format!("udp {sport} > 4791 / payload 64"),
@@ -392,7 +396,7 @@ fn from_wire(rng: &mut Rng, tables: &Tables, vif: &Vif) -> String {
         2 if rng.percent(30) => announcement(peer, own, from, us).replace(&format!(" at {peer} s"), " s"),
         2 => announcement(peer, own, from, us),
         3 if rng.percent(50) => format!("{underlay} / {}", too_big(rng, us, from)),
-        3 => format!("{underlay} / {}", transport(rng, us.is_ipv4())),
+        3 => format!("{underlay} / {}", transport(rng, us)),
         4..=7 => {
             // A network attached to the wire.
             let vlan = if rng.percent(50) { format!(" vlan {vrf}") } else { String::new() };
