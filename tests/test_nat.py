@@ -1,5 +1,6 @@
 """Floating addresses: a guest of a private network is known outside by another address."""
 
+import errno
 import socket
 
 import pytest
@@ -11,6 +12,8 @@ from lab.traffic import EchoServer, answers, connect, datagram, send_in_vain
 
 A1 = SEATS["a1"]
 OUTSIDE, ROUTER = "203.0.113.7", "203.0.113.1"
+# linux/in.h
+IP_RECVERR = 11
 
 
 @pytest.fixture
@@ -78,6 +81,37 @@ def test_icmp_errors_are_translated_within(floating, lab):
         sender.send(b"x")
         with pytest.raises(ConnectionRefusedError):
             sender.recv(10)
+
+
+def test_a_router_among_the_guests_tells_of_the_floating_address(floating):
+    """The router can't reach the guest behind it; the server's socket must hear of that, so the quoted packet was
+    translated. Before the router has an address outside, it speaks for the guest."""
+    host, _, a2, server = floating
+    behind, outside = "10.7.0.9", "203.0.113.9"
+    config = host.config.copy()
+    config.entry("guest", "a2").update(router=True, allowed=["10.7.0.0/24"])
+    config.add("route", network="blue", prefix="10.7.0.0/24", to={"guest": "a2"})
+    config.add("nat", network="blue", inside=behind, outside=outside, outside_network="public")
+    host.apply(config)
+    a2.namespace.sysctl("net.ipv4.ip_forward", 1)
+    a2.namespace.ip("route add unreachable", behind)
+    itself = "203.0.113.8"
+    named = config.copy().add(
+        "nat", network="blue", inside=SEATS["a2"].address, outside=itself, outside_network="public"
+    )
+    for config, teller in ((config, outside), (named, itself)):
+        host.apply(config)
+        with server.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(PATIENCE)
+            sender.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            sender.connect((outside, 4242))
+            sender.send(b"x")
+            with pytest.raises(OSError) as raised:
+                sender.recv(10)
+            assert raised.value.errno == errno.EHOSTUNREACH
+            _, [(_, _, error)], _, _ = sender.recvmsg(10, 512, socket.MSG_ERRQUEUE)
+        # A `sock_extended_err` of 16 bytes, then the address of who sent the error.
+        assert socket.inet_ntoa(error[20:24]) == teller
 
 
 def test_rules_see_the_inside_address(floating):
