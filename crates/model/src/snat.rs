@@ -131,6 +131,13 @@ impl Block {
         Some(Self { outside: addresses().nth(ports.address)?, ports })
     }
 
+    /// Returns whether a port of a shared address is of the block.
+    #[must_use]
+    pub fn has(self, (outside, port): (IpAddr, u16)) -> bool {
+        let PortBlock { first, ports, .. } = self.ports;
+        outside == self.outside && port.checked_sub(first).is_some_and(|at| at < ports)
+    }
+
     /// Returns the ports to try for a guest's port, in this order: the same one first for whatever destination, as far as
     /// it is free (RFC 4787, 4.1).
     pub fn candidates(self, inside_port: u16) -> impl Iterator<Item = u16> {

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 const STEPS: usize = if cfg!(debug_assertions) { 20_000 } else { 60_000 };
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Returns tables in which the guests of a network share these addresses.
-fn tables(shared: &str) -> Vec<Change> {
+/// Returns tables in which the guests of a network share these addresses, and a port leads to an end.
+fn tables((shared, end): (&str, &str)) -> Vec<Change> {
     let text = format!(
         "network blue vrf 1 gateway 10.1.1.254/24
          network public vrf 9 gateway 203.0.113.254/24
@@ -24,7 +24,7 @@ fn tables(shared: &str) -> Vec<Change> {
          guest out in public mac 02:00:00:00:09:01 address 203.0.113.1 address 203.0.113.2
          route blue 0.0.0.0/0 > network public
          snat blue = public {shared}
-         forward blue 17 203.0.113.5 500 > 10.1.1.1 1001
+         forward blue 17 203.0.113.5 500 > {end}
          case tables
          in vm1 eth 02:00:00:00:00:01 > 00:00:5e:00:01:00 / ip4 10.1.1.1 > 203.0.113.1 / udp 1 > 2"
     );
@@ -106,11 +106,13 @@ fn check(host: &Host, naive: &Tables) -> usize {
 
 #[test]
 fn an_end_has_one_port_for_all_destinations_whatever_happens() {
-    const SHARED: [&str; 4] = [
-        "203.0.113.5 ports 16 endpoint-independent",
-        "203.0.113.5 203.0.113.6 ports 16 endpoint-independent",
-        "203.0.113.6 ports 16 endpoint-independent",
-        "203.0.113.5 ports 16",
+    const SHARED: [(&str, &str); 6] = [
+        ("203.0.113.5 ports 16 endpoint-independent", "10.1.1.1 1001"),
+        ("203.0.113.5 203.0.113.6 ports 16 endpoint-independent", "10.1.1.1 1001"),
+        ("203.0.113.6 ports 16 endpoint-independent", "10.1.1.1 1001"),
+        ("203.0.113.5 ports 16", "10.1.1.1 1001"),
+        ("203.0.113.5 ports 16 endpoint-independent", "10.1.1.2 1002"),
+        ("203.0.113.5 ports 8 endpoint-independent", "10.1.1.1 1001"),
     ];
     let all = SHARED.map(tables);
     let mut rng = Rng::new(1);

@@ -5,7 +5,7 @@
 //! from one guest to a forwarded port of another.
 
 use super::{Frame, Stop, Walk, is_roce};
-use crate::snat::{Block, Mapping, tag};
+use crate::snat::{Block, Mapping, OutsidePort, tag};
 use crate::transport::is_echo;
 use crate::{
     Binding, Connection, DropReason, Endpoint, FlowKey, FlowState, Lookup, Nat, Network, Segment, Transport,
@@ -98,8 +98,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let known = known.filter(|connection| !opens_anew(connection, &frame.headers));
         if let Some((connection, (guest, _))) = known.and_then(|known| Some((known, known.bound_ends()?))) {
             // A connection by a forwarded port ends with it.
-            let is_by_port = connection.binding.is_some_and(|binding| binding.of_destination);
-            if is_by_port && forwarded != Some((guest.addr, guest.port)) {
+            let end = Some((guest.addr, guest.port));
+            // A connection ends with the forwarded port by which it came; and where its own port leads to another end now.
+            let is_lost = connection.binding.is_some_and(|binding| match binding.of_destination {
+                true => forwarded != end,
+                false => binding.for_all && forwarded.is_some() && forwarded != end,
+            });
+            if is_lost {
                 return Err(DropReason::SnatUnknown.into());
             }
             return Ok(Some(Inward { to: guest, forward: None }));
@@ -205,9 +210,13 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let ((addr, port), for_all) = match known {
             Some((addr, binding)) => ((addr, binding.port), binding.for_all),
             None => {
-                let for_all = inside.sharing.mapping == Mapping::EndpointIndependent;
-                let find = if for_all { Self::port_for_all } else { Self::free_port };
-                (find(self, inside, outside_vrf, &key).ok_or(DropReason::SnatPorts)?, for_all)
+                let new = match inside.sharing.mapping {
+                    Mapping::EndpointIndependent => self.port_for_all(inside, outside_vrf, &key),
+                    Mapping::AddressAndPortDependent => {
+                        self.free_port(inside, outside_vrf, &key).map(|end| (end, false))
+                    }
+                };
+                new.ok_or(DropReason::SnatPorts)?
             }
         };
         let inside_port = inward.map(|inward| inward.to.port);
@@ -220,7 +229,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// none, or has lost the address.
     ///
     /// # Errors
-    /// `SnatUnknown`: it is a connection by a port that does not lead to the sender any more, with which it ends.
+    /// `SnatUnknown`: it is a connection by a port that does not lead to the sender any more, or by one that the sender had
+    /// for all destinations and that leads elsewhere now. It ends with that.
     fn known_end(
         &self,
         inside: &Network,
@@ -236,7 +246,11 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let addr = inside.sharing.tagged(src.addr, outside_vrf, binding.tag);
         let end = Some((src.addr, ports.0));
         let leads = |addr| inside.sharing.forwarded(addr, protocol, binding.port) == end;
-        if reply && !addr.is_some_and(leads) {
+        let leads_elsewhere = |addr| {
+            binding.for_all
+                && inside.sharing.forwarded(addr, protocol, binding.port).is_some_and(|to| Some(to) != end)
+        };
+        if (reply && !addr.is_some_and(leads)) || addr.is_some_and(leads_elsewhere) {
             return Err(DropReason::SnatUnknown);
         }
         Ok(addr.map(|addr| (addr, binding)))
@@ -266,22 +280,46 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Returns the shared address and the port that a guest's end has for all destinations: those of its connections;
-    /// those that lead to it; or else new ones. `None` if there are none, or a connection that has the port for another
-    /// reason goes to the same end.
-    fn port_for_all(&self, inside: &Network, outside_vrf: Vrf, key: &FlowKey) -> Option<(IpAddr, u16)> {
+    /// those that lead to it; or else new ones. False beside them: they are for this destination alone, since older
+    /// connections have a port that is not the end's own any more. `None` if there are none, or a connection that has the
+    /// port for another reason goes to the same end.
+    fn port_for_all(
+        &self,
+        inside: &Network,
+        outside_vrf: Vrf,
+        key: &FlowKey,
+    ) -> Option<((IpAddr, u16), bool)> {
         let FlowKey { src, dst, protocol } = *key;
         let addr = |tag| inside.sharing.tagged(src.addr, outside_vrf, tag);
-        let known = self.tables.mapping(&src, protocol, &|port| addr(port.tag).is_some());
-        if let Some((addr, port)) = known.and_then(|known| Some((addr(known.tag)?, known.port))) {
-            let is_free = self.bound_to(inside.vrf, (addr, port), dst, protocol).is_none();
-            return is_free.then_some((addr, port));
+        let is_own = |known: OutsidePort| {
+            addr(known.tag).is_some_and(|addr| self.is_own(inside, outside_vrf, key, (addr, known.port)))
+        };
+        let known = self.tables.mapping(&src, protocol, &is_own);
+        if let Some(end) = known.and_then(|known| Some((addr(known.tag)?, known.port))) {
+            let is_free = self.bound_to(inside.vrf, end, dst, protocol).is_none();
+            return is_free.then_some((end, true));
+        }
+        let has_another = self.tables.mapping(&src, protocol, &|known| addr(known.tag).is_some()).is_some();
+        if has_another {
+            return self.free_port(inside, outside_vrf, key).map(|end| (end, false));
         }
         let leading = inside.sharing.forwarded_to(src.addr, protocol, src.port);
         let leading = leading.filter(|(addr, port)| {
             let is_outside = inside.sharing.tagged(src.addr, outside_vrf, tag(*addr)).is_some();
             is_outside && self.is_free(inside, (*addr, *port), dst, protocol)
         });
-        leading.or_else(|| self.free_port(inside, outside_vrf, key))
+        leading.or_else(|| self.free_port(inside, outside_vrf, key)).map(|end| (end, true))
+    }
+
+    /// Returns whether a port of a shared address leads to a guest's end, or to nobody and is of the guest's block.
+    fn is_own(&self, inside: &Network, outside_vrf: Vrf, key: &FlowKey, (addr, port): (IpAddr, u16)) -> bool {
+        let FlowKey { src, protocol, .. } = *key;
+        match inside.sharing.forwarded(addr, protocol, port) {
+            Some(to) => to == (src.addr, src.port),
+            None => {
+                Block::of(&inside.sharing, src.addr, outside_vrf).is_some_and(|block| block.has((addr, port)))
+            }
+        }
     }
 
     /// Returns a shared address and a port of the guest's block with which packets from the other end find no connection.

@@ -127,8 +127,9 @@ impl DropReason {
             }
             Self::RoceNat => "Use verbs in networks without `[[nat]]`.",
             Self::SnatPorts => {
-                "Have the guest's programs use more source ports, or fewer connections to one destination; `snat_ports` \
-                 above 64 helps only where source ports are spread."
+                "Have the guest's programs use more source ports, or fewer connections to one destination (with \
+                 `endpoint-independent`, fewer source ports at a time); `snat_ports` above 64 helps only where source \
+                 ports are spread."
             }
             Self::SnatProtocol => {
                 "Give the guest a floating address (`[[nat]]`): it has all ports, and all protocols."
