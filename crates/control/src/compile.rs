@@ -192,7 +192,7 @@ pub(crate) fn compile_beside_routes(
     (compiler.out.nexthops, compiler.out.learned, compiler.out.bridges) = (nexthops, learned, bridges);
     compiler.ids.reset_others();
     match rules_stay {
-        true => compiler.keep_rules((rules, meters, &vifs), &changes.changed_guests),
+        true => compiler.keep_rules(rules, meters, &vifs, &changes.changed_guests),
         false => compiler.ids.reset_rules(),
     }
     compiler.objects(host, objects);

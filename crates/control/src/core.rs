@@ -39,7 +39,7 @@ pub(crate) use view::View;
 use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes, kept_learned};
 use crate::history::{Author, History};
 use crate::leases;
-use crate::object_change::{ObjectChange, describe};
+use crate::object_change::{ObjectChange, describe, describe_host};
 use crate::owner::{Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::speaking::speech;
@@ -205,9 +205,12 @@ impl Core {
         carryover: Option<Opened>,
     ) -> Result<Self, Error> {
         let Beginning { next, taken } = choose(file, &store)?;
+        let objects = store.load().map(|stored| stored.objects).unwrap_or_default();
+        let mut targets = Targets::default();
+        targets.follow(&Objects::default().changes_to(&objects));
         let empty = State {
             host: Arc::default(),
-            objects: store.load().map(|stored| stored.objects).unwrap_or_default(),
+            objects,
             index: Index::default(),
             ids: Ids::numbered(store.numbers()),
             desired: Desired::default(),
@@ -220,7 +223,7 @@ impl Core {
             unconfirmed: None,
             answers: Answers::default(),
             resyncs: Resyncs::default(),
-            targets: Targets::default(),
+            targets,
             stale_routes: Vec::new(),
         };
         let (number, history) = (empty.revision, store.history());
@@ -449,7 +452,7 @@ impl Core {
         self.ports.keep_sockets(&crate::sockets::wanted(&index, &self.run_dir, |name| ids.vif(name)));
         self.ports.keep_services(crate::bindings::plan(&index, |name| ids.vif(name)));
         let notes = remade.iter().map(|spec| note(spec, &index)).chain(faults).collect();
-        let changes = describe(&changed);
+        let changes = [describe_host(&state.host, &host), describe(&changed)].concat();
         state.revision = self.announce();
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);

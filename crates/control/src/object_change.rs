@@ -3,7 +3,7 @@
 use crate::clients::Peer;
 use crate::history::Author;
 use crate::owner::Changed;
-use config::{Object, Secret};
+use config::{BgpPeer, Host, Object, Secret};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectChange {
@@ -45,9 +45,45 @@ pub(crate) fn describe(changed: &[Changed<'_>]) -> Vec<ObjectChange> {
 /// Keys whose values may be secrets.
 const SECRETS: [&str; 2] = ["user_data", "metadata_secret"];
 
+/// Describes changes of `[host]` and `[bgp]` for people.
+pub(crate) fn describe_host(old: &Host, new: &Host) -> Vec<ObjectChange> {
+    let table = |host: &Host| toml::Table::try_from(host).unwrap_or_default();
+    let bgp = differences(&bgp_table(old), &bgp_table(new)).into_iter().chain(changed_passwords(old, new));
+    let tables = [("[host]", differences(&table(old), &table(new))), ("[bgp]", bgp.collect())];
+    let change = |(table, details): (&str, Vec<String>)| {
+        (!details.is_empty()).then(|| ObjectChange { what: "change", object: table.to_owned(), details })
+    };
+    tables.into_iter().filter_map(change).collect()
+}
+
+/// Returns `[bgp]` with a key for each peer.
+fn bgp_table(host: &Host) -> toml::Table {
+    let mut table = host.bgp.as_ref().and_then(|bgp| toml::Table::try_from(bgp).ok()).unwrap_or_default();
+    if let Some(toml::Value::Array(peers)) = table.remove("peer") {
+        let address =
+            |peer: &toml::Value| peer.get("address").and_then(toml::Value::as_str).map(str::to_owned);
+        let key = |peer: &toml::Value| format!("peer {}", address(peer).unwrap_or_default());
+        table.extend(peers.into_iter().map(|peer| (key(&peer), peer)));
+    }
+    table
+}
+
+/// Says which peers that stay have another password; nobody is shown one.
+fn changed_passwords(old: &Host, new: &Host) -> Vec<String> {
+    let peers = |host: &Host| host.bgp.iter().flat_map(|bgp| bgp.peers.clone()).collect::<Vec<_>>();
+    let old = peers(old);
+    let is_changed =
+        |new: &BgpPeer| old.iter().any(|old| old.address == new.address && old.password != new.password);
+    let changed = peers(new).into_iter().filter(is_changed);
+    changed.map(|peer| format!("password of peer {}: changed", peer.address)).collect()
+}
+
 fn details(old: &Object, new: &Object) -> Vec<String> {
     let table = |object: &Object| toml::Table::try_from(object).unwrap_or_default();
-    let (old, new) = (table(old), table(new));
+    differences(&table(old), &table(new))
+}
+
+fn differences(old: &toml::Table, new: &toml::Table) -> Vec<String> {
     let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
     keys.sort();
     keys.dedup();

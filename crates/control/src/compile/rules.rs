@@ -6,6 +6,7 @@ use config::{Rate, RuleAction};
 use imbl::OrdMap;
 use ipnet::IpNet;
 use model::{MeterConfig, MeterId, Modifier, PortRange, Rule, RuleId, Vif, VifId, VifKind};
+use std::collections::BTreeSet;
 
 pub(crate) fn policer(rate: Rate) -> MeterConfig {
     let bits_per_second = u64::from(rate.mbps) * 1_000_000;
@@ -21,7 +22,9 @@ impl Compiler<'_> {
     /// Keeps all rules, with what they refer to, and meters, but for those of these guests.
     pub(super) fn keep_rules(
         &mut self,
-        (rules, meters, vifs): (OrdMap<RuleId, Rule>, OrdMap<MeterId, MeterConfig>, &OrdMap<VifId, Vif>),
+        rules: OrdMap<RuleId, Rule>,
+        meters: OrdMap<MeterId, MeterConfig>,
+        vifs: &OrdMap<VifId, Vif>,
         guests: &[&str],
     ) {
         (self.out.rules, self.out.meters) = (rules, meters);
@@ -30,7 +33,9 @@ impl Compiler<'_> {
                 self.out.meters.remove(&MeterId(id));
             }
         }
-        for vif in vifs.values().filter(|vif| matches!(vif.kind, VifKind::Mirror(_))) {
+        let mirrors: BTreeSet<_> = self.out.rules.values().filter_map(mirror_of).collect();
+        let mirrors = mirrors.iter().filter_map(|id| vifs.get(id));
+        for vif in mirrors.filter(|vif| matches!(vif.kind, VifKind::Mirror(_))) {
             let id = self.vif_id(&vif.name);
             self.out.vifs.insert(id, vif.clone());
         }
@@ -82,6 +87,14 @@ impl Compiler<'_> {
         let id = MeterId(self.ids.meters.take((of, name), User::Other));
         self.out.meters.insert(id, policer(rate));
         id
+    }
+}
+
+/// Returns the interface to which a rule mirrors.
+const fn mirror_of(rule: &Rule) -> Option<VifId> {
+    match rule.action {
+        model::RuleAction::Modify(Modifier::Mirror(vif)) => Some(vif),
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_p
 use crate::compile;
 use crate::history::Author;
 use crate::leases::{self, Brought};
-use crate::object_change::describe;
+use crate::object_change::{describe, describe_host};
 use crate::owner::{Changed, Objects, Owned, Owner};
 use crate::ports::{self, PortSpec};
 use crate::store::Durability;
@@ -102,6 +102,13 @@ impl Core {
                 return self.tried(state, &draft).map(Step::Answer);
             }
             may_wait(state, confirm)?;
+            if confirm.is_some() && *host != *state.host {
+                return Err(Error::Conflict(
+                    "only objects go back if nobody confirms, and the file changes [host] or [bgp], too: apply \
+                     that first, without --confirm"
+                        .to_owned(),
+                ));
+            }
             Ok(Step::Make(draft))
         };
         let digest = super::digest(&file.objects);
@@ -134,7 +141,10 @@ impl Core {
     pub(super) fn tried(&self, state: &State, draft: &Draft<'_>) -> Result<Done, Error> {
         let changed = state.objects.changes_to(&draft.objects);
         let next = Next::after(state, draft, &changed)?;
-        let (changes, notes) = (describe(&changed), self.remade(state, &next));
+        let (changes, notes) = (
+            [describe_host(&state.host, &draft.host), describe(&changed)].concat(),
+            self.remade(state, &next),
+        );
         Ok(Done { changes, notes, revision: state.revision })
     }
 

@@ -23,31 +23,40 @@ pub(super) fn check_host(running: &Host, wanted: &Host) -> Result<(), Error> {
         ("guest_memory_mb", running.guest_memory_mb != wanted.guest_memory_mb),
         ("guests_memory_mb", running.guests_memory_mb != wanted.guests_memory_mb),
     ];
-    let host = fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| format!("[host] {key}"));
-    let changed: Vec<_> =
-        host.chain(fixed_of_bgp(running, wanted).map(|key| format!("[bgp] {key}"))).collect();
+    let host: Vec<_> =
+        fixed.iter().filter(|(_, changed)| *changed).map(|(key, _)| (*key).to_owned()).collect();
+    let tables = [("[host]", host), ("[bgp]", fixed_of_bgp(running, wanted))];
+    let changed: Vec<_> = tables
+        .iter()
+        .filter(|(_, keys)| !keys.is_empty())
+        .map(|(table, keys)| format!("{table} {}", keys.join(", ")))
+        .collect();
     match &changed[..] {
         [] => Ok(()),
         keys => Err(Error::Conflict(format!(
             "{} can't change while the daemon runs: put that in the file it is started with, and {}",
-            keys.join(", "),
+            keys.join("; "),
             begin_anew(running, wanted)
         ))),
     }
 }
 
 /// Returns what changes in `[bgp]` that needs sockets which only a daemon that starts can open.
-fn fixed_of_bgp(running: &Host, wanted: &Host) -> Option<&'static str> {
+fn fixed_of_bgp(running: &Host, wanted: &Host) -> Vec<String> {
+    let (running, wanted) = match (&running.bgp, &wanted.bgp) {
+        (Some(running), Some(wanted)) => (running, wanted),
+        (None, None) => return Vec::new(),
+        (None, Some(_)) | (Some(_), None) => return vec!["as a whole".to_owned()],
+    };
     let watched = |bgp: &Bgp| -> BTreeSet<_> {
         let watched = bgp.peers.iter().filter(|peer| peer.bfd != Bfd::Off);
         watched.map(|peer| (peer.address, peer.bfd == Bfd::Multihop)).collect()
     };
-    match (&running.bgp, &wanted.bgp) {
-        (Some(running), Some(wanted)) if running.listen != wanted.listen => Some("listen"),
-        (Some(running), Some(wanted)) if watched(running) != watched(wanted) => Some("bfd of peers"),
-        (None, Some(_)) | (Some(_), None) => Some("as a whole"),
-        _ => None,
-    }
+    let listen = (running.listen != wanted.listen).then(|| "listen".to_owned());
+    let (before, after) = (watched(running), watched(wanted));
+    let peers: BTreeSet<_> = before.symmetric_difference(&after).map(|(address, _)| *address).collect();
+    let peers = peers.into_iter().map(|address| format!("peer {address} with `bfd`"));
+    listen.into_iter().chain(peers).collect()
 }
 
 /// Tells people what to do so that all of a new `[host]` takes effect.
@@ -81,7 +90,7 @@ mod tests {
         }
         for (wanted, key) in [
             (with("listen = [\"192.0.2.1\"]", ""), "[bgp] listen"),
-            (with("", "bfd = true"), "[bgp] bfd of peers"),
+            (with("", "bfd = true"), "[bgp] peer 192.0.2.9 with `bfd`"),
             (host(""), "[bgp] as a whole"),
         ] {
             for (before, after) in [(&running, &wanted), (&wanted, &running)] {

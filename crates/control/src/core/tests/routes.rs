@@ -74,7 +74,7 @@ pub(super) const TARGETS: [&str; 11] = [
 ];
 
 /// Objects that are no routes, and on which routes may depend.
-pub(super) const OTHERS: [&str; 18] = [
+pub(super) const OTHERS: [&str; 19] = [
     "[[guest]]\nname = \"vm2\"\nnetwork = \"blue\"\nkind = \"tap\"\ndevice = \"t2\"\nmac = \"02:00:00:00:00:02\"\n\
      addresses = [\"10.1.1.2\"]\nlabel = 102\n",
     "[[guest]]\nname = \"vm3\"\nnetwork = \"red\"\nkind = \"tap\"\ndevice = \"t3\"\nmac = \"02:00:00:00:00:03\"\n\
@@ -96,6 +96,8 @@ pub(super) const OTHERS: [&str; 18] = [
     "[[flood]]\nnetwork = \"red\"\nto = [{ tunnel = \"vxlan\", remote = \"192.0.2.3\", vni = 7 }]\n",
     "[[default]]\nnetwork = \"green\"\naction = \"drop\"\n",
     "[[vxlan]]\nvni = 9\nnetwork = \"green\"\n",
+    "[[guest]]\nname = \"vm5\"\nnetwork = \"red\"\nkind = \"tap\"\ndevice = \"t5\"\nmac = \"02:00:00:00:00:05\"\n\
+     mirror = \"vxlan:192.0.2.3:8\"\n",
 ];
 
 #[derive(Clone, Debug)]
@@ -112,6 +114,8 @@ enum What {
     Apply,
     /// A program sends or withdraws these routes.
     Learn,
+    /// The daemon starts again.
+    Restart,
 }
 
 #[derive(Clone, Debug)]
@@ -125,7 +129,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     let route = route.prop_map(|(red, prefix, target)| Pick::Route { red, prefix, target });
     let pick = prop_oneof![3 => route, 2 => (0..OTHERS.len()).prop_map(Pick::Other)];
     let objects = proptest::collection::vec(pick, 1..4);
-    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 2 => Just(What::Apply), 3 => Just(What::Learn)];
+    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 2 => Just(What::Apply), 3 => Just(What::Learn), 1 => Just(What::Restart)];
     let request = (what, objects).prop_map(|(what, objects)| Request { what, objects });
     proptest::collection::vec(request, 1..24)
 }
@@ -210,12 +214,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
     fn objects_one_by_one_are_as_good_as_all_at_once(requests in requests()) {
-        let bench = start(WORLD);
-        let of = bench.core.source_of_routes("bgp", 20, 1000).unwrap();
+        let mut bench = start(WORLD);
+        let mut of = bench.core.source_of_routes("bgp", 20, 1000).unwrap();
         for Request { what, objects } in requests {
             let (before, keys) = (bench.routing(), bench.keys());
             if matches!(what, What::Learn) {
                 bench.learn(of, &objects).unwrap();
+                continue;
+            }
+            if matches!(what, What::Restart) {
+                let Bench { core, dir, .. } = bench;
+                drop(core);
+                bench = start_in(dir, WORLD).unwrap_or_else(|e| panic!("{e}"));
+                of = bench.core.source_of_routes("bgp", 20, 1000).unwrap();
                 continue;
             }
             let objects: Vec<Object> = objects.into_iter().map(object).collect();
@@ -229,7 +240,7 @@ proptest! {
                     let more: String = objects.iter().map(Object::to_concise_toml).collect();
                     bench.core.take_file(&format!("{WORLD}{more}"), false)
                 }
-                What::Learn => Ok(Done::default()),
+                What::Learn | What::Restart => Ok(Done::default()),
             };
             if result.is_err() {
                 prop_assert_eq!((bench.routing(), bench.keys()), (before, keys), "refused, and changed");
