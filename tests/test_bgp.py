@@ -168,6 +168,15 @@ def test_a_bridged_network(lab, reflector):
     eventually(lambda: "MM:1" not in reflector.ask("show bgp l2vpn evpn").stdout, "the withdrawal")
     b.apply(b.config.without("guest", name="b1"))
     eventually(lambda: B1.mac not in announced_macs(a), "the withdrawal")
+    # With another password the session begins anew, in vain.
+    is_up = lambda: a.viaduct("bgp")["peers"][0]["state"] == "Established"
+    wrong = bridged_config("a", ["a1"])
+    next(keys for kind, keys in wrong.tables if kind == "bgp.peer")["password"] = "wrong"
+    said = a.apply(wrong).stdout
+    assert "[bgp]" in said and "wrong" not in said, said
+    eventually(lambda: not is_up(), "the end of the session")
+    a.apply(bridged_config("a", ["a1"]))
+    eventually(is_up, "a session with the right password")
 
 
 @pytest.mark.parametrize("reflector", [{"passwords": PASSWORDS}], indirect=True, ids=["signed"])
@@ -255,7 +264,7 @@ def test_peers_change_while_the_daemon_runs(lab, reflector):
     elsewhere = lab.directory / "elsewhere.toml"
     elsewhere.write_text(config(reflector=CONTROL["rr"]).text())
     a.call("apply", elsewhere)
-    eventually(lambda: "names no such BGP peer" in a.daemon.text(), "the peer is refused")
+    eventually(lambda: "names no BGP peer of this address" in a.daemon.text(), "the peer is refused")
     a.apply(config(reflector=CONTROL["rr"]))
     eventually(lambda: is_up() and has_route(a, f"{B1.address}/32"), "the other host's route")
     assert list(peers()) == [CONTROL["rr"]]

@@ -45,6 +45,7 @@ fn main() -> Result<()> {
         families: Family::ALL.into(),
         encapsulation: Encapsulation::MplsUdp,
         passive: false,
+        password: 0,
         restart_time: 120,
         max_routes: 2_000_000,
     };

@@ -38,6 +38,7 @@ fn speaker(host: u8, other: u8) -> Speaker {
         families: vec![Family::Vpnv4],
         encapsulation: Encapsulation::MplsUdp,
         passive: host == 1,
+        password: 0,
         restart_time: 0,
         max_routes: usize::MAX,
     };

@@ -36,6 +36,8 @@ pub struct PeerConfig {
     pub encapsulation: Encapsulation,
     /// Whether the peer opens the connection, never the speaker.
     pub passive: bool,
+    /// A number for the password that both sign with. A session with another one begins anew.
+    pub password: u64,
     /// Seconds for which the peer is asked to keep the host's routes when the session ends (RFC 4724), at most 4095.
     /// The routes of a peer that asks for no time are kept for as long. 0: nothing is asked, nothing kept.
     pub restart_time: u16,

@@ -28,8 +28,8 @@ const MOST: u64 = 64 << 10;
 /// Servers that a configuration file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
-    /// BGP peers, each with the address from which the connection comes, unless the kernel chooses it.
-    pub peers: Vec<(SocketAddr, Option<IpAddr>)>,
+    /// BGP peers.
+    pub peers: Vec<SocketAddr>,
     /// Resolvers of names.
     pub resolvers: Vec<IpAddr>,
     /// DHCP servers.
@@ -103,9 +103,10 @@ impl Outside {
         to: (SocketAddr, Option<IpAddr>),
         password: Option<&str>,
     ) -> Result<OwnedFd, Refusal> {
-        if !self.names(config, |named| named.peers.contains(&to))? {
+        if !self.names(config, |named| named.peers.contains(&to.0))? {
             return Err(Refusal::new(format!(
-                "{}: the daemon's file names no such BGP peer; add it as `[[bgp.peer]]` there",
+                "{}: the daemon's file names no BGP peer of this address and port (any more); add it there as \
+                 `[[bgp.peer]]`, or apply that file",
                 to.0
             )));
         }
@@ -296,25 +297,23 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_called_from_the_address_that_the_file_says() {
+    fn only_named_peers_are_called() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("host.toml");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         std::fs::write(&file, listener.local_addr().unwrap().to_string()).unwrap();
         let source = Some("127.0.0.9".parse().unwrap());
         let outside = Outside::new(|_, file| {
-            let peer = io::read_to_string(file).unwrap().parse().unwrap();
-            let peers = vec![(peer, Some("127.0.0.9".parse().unwrap()))];
+            let peers = vec![io::read_to_string(file).unwrap().parse().unwrap()];
             Some((Servers { peers, ..Servers::default() }, Vec::new()))
         });
         let to = listener.local_addr().unwrap();
         let socket = outside.peer(&file, (to, source), None).unwrap();
         poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None).unwrap();
         assert_eq!(Some(listener.accept().unwrap().1.ip()), source);
-        for other in [(to, None), (SocketAddr::new(to.ip(), 1), source)] {
-            let refused = outside.peer(&file, other, None).unwrap_err().text;
-            assert!(refused.contains("names no such BGP peer"), "{refused}");
-        }
+        let other = (SocketAddr::new(to.ip(), 1), source);
+        let refused = outside.peer(&file, other, None).unwrap_err().text;
+        assert!(refused.contains("names no BGP peer of this address and port"), "{refused}");
     }
 
     #[test]

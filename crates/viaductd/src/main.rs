@@ -152,7 +152,7 @@ fn servers(path: &Path, file: File) -> Option<(Servers, Vec<PathBuf>)> {
         let within = folder.join(pattern);
         within.parent().unwrap_or(folder).to_owned()
     });
-    let peers = host.bgp.iter().flat_map(|bgp| bgp.peers.iter().map(|peer| bgp.way_to(peer)));
+    let peers = host.bgp.iter().flat_map(|bgp| bgp.peers.iter().map(|peer| bgp.way_to(peer).0));
     let mut servers = Servers { peers: peers.collect(), ..Servers::default() };
     for item in &objects {
         if let config::Object::Network(network) = &item.object {

@@ -88,6 +88,7 @@ pub(super) fn peer(node: usize, asn: u32) -> PeerConfig {
         families: Family::ALL.into(),
         encapsulation: Encapsulation::MplsUdp,
         passive: false,
+        password: 0,
         restart_time: 120,
         max_routes: 100_000,
     }

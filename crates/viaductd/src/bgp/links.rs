@@ -7,7 +7,7 @@ use config::{Bgp, Password};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -30,14 +30,16 @@ pub(super) struct Links {
     passwords: BTreeMap<IpAddr, Password>,
     /// The addresses from which connections come, of peers for which the kernel does not choose.
     sources: BTreeMap<SocketAddr, IpAddr>,
+    /// Peers of which the log says that they may not be called.
+    refused: BTreeSet<SocketAddr>,
     links: BTreeMap<Conn, Link>,
     buffer: Vec<u8>,
 }
 
 impl Links {
     pub(super) fn new(listeners: Vec<TcpListener>, privileges: Privileges) -> Self {
-        let (passwords, sources, links) = Default::default();
-        Self { listeners, privileges, passwords, sources, links, buffer: vec![0; PIECE] }
+        let (passwords, sources, refused, links) = Default::default();
+        Self { listeners, privileges, passwords, sources, refused, links, buffer: vec![0; PIECE] }
     }
 
     /// Opens connections with peers, and signs them, as the configuration says, from the next one on.
@@ -45,6 +47,7 @@ impl Links {
         let ways = bgp.peers.iter().map(|peer| bgp.way_to(peer));
         self.sources = ways.filter_map(|(to, source)| Some((to, source?))).collect();
         self.passwords.clear();
+        self.refused.clear();
         for peer in &bgp.peers {
             self.passwords.extend(peer.password.clone().map(|password| (peer.address, password)));
             let password = peer.password.as_ref().map(Password::text);
@@ -70,10 +73,11 @@ impl Links {
             }
             Err(refusal) => {
                 // The kernel's reasons come and go with the network.
-                if refusal.errno.is_none() {
+                if refusal.errno.is_none() && self.refused.insert(to) {
                     tracing::warn!("no connection to a BGP peer: {}", refusal.text);
+                } else {
+                    tracing::debug!(%to, "no connection to a BGP peer: {}", refusal.text);
                 }
-                tracing::debug!(%to, "no connection to a BGP peer: {}", refusal.text);
                 closed(shared, conn);
             }
         }

@@ -5,11 +5,12 @@ use bgp::{
     Announcement, Config, Encapsulation, Family, Import, Label, Mobility, Nlri, PeerConfig, Rd, RouteTarget,
     Speaker, VrfId,
 };
-use config::{BgpFamily, RouteName, TunnelKind};
+use config::{BgpFamily, Password, RouteName, TunnelKind};
 use control::{Speech, SpokenNetwork};
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -64,10 +65,18 @@ pub(super) fn peers(bgp: &config::Bgp) -> Vec<PeerConfig> {
         families: families(peer),
         encapsulation: encapsulation(peer.encapsulation),
         passive: peer.passive,
+        password: number(peer.password.as_ref()),
         restart_time: peer.graceful_restart,
         max_routes: peer.max_prefixes as usize,
     };
     bgp.peers.iter().map(peer).collect()
+}
+
+/// Returns a number that changes with the password.
+fn number(password: Option<&Password>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    password.map(Password::text).hash(&mut hasher);
+    hasher.finish()
 }
 
 pub(super) fn imports(speech: &Speech) -> Vec<Import> {
