@@ -40,7 +40,12 @@ impl Clock {
         let now = Instant::now(); // It reads the same clock.
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (start, since) = now.checked_sub(since).map_or((now, Duration::ZERO), |start| (start, since));
-        Self { start, start_unix_ns: unix.saturating_sub(since).as_nanos() as u64 }
+        Self::since(start, unix.saturating_sub(since).as_nanos() as u64)
+    }
+
+    /// Counts from this moment.
+    pub const fn since(start: Instant, start_unix_ns: u64) -> Self {
+        Self { start, start_unix_ns }
     }
 
     #[inline]
