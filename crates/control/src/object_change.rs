@@ -47,6 +47,10 @@ const SECRETS: [&str; 2] = ["user_data", "metadata_secret"];
 
 /// Describes changes of `[host]` and `[bgp]` for people.
 pub(crate) fn describe_host(old: &Host, new: &Host) -> Vec<ObjectChange> {
+    // Most changes are of objects alone.
+    if old == new {
+        return Vec::new();
+    }
     let table = |host: &Host| toml::Table::try_from(host).unwrap_or_default();
     let bgp = differences(&bgp_table(old), &bgp_table(new)).into_iter().chain(changed_passwords(old, new));
     let tables = [("[host]", differences(&table(old), &table(new))), ("[bgp]", bgp.collect())];
@@ -70,12 +74,14 @@ fn bgp_table(host: &Host) -> toml::Table {
 
 /// Says which peers that stay have another password; nobody is shown one.
 fn changed_passwords(old: &Host, new: &Host) -> Vec<String> {
-    let peers = |host: &Host| host.bgp.iter().flat_map(|bgp| bgp.peers.clone()).collect::<Vec<_>>();
-    let old = peers(old);
     let is_changed =
-        |new: &BgpPeer| old.iter().any(|old| old.address == new.address && old.password != new.password);
-    let changed = peers(new).into_iter().filter(is_changed);
+        |new: &&BgpPeer| peers(old).any(|old| old.address == new.address && old.password != new.password);
+    let changed = peers(new).filter(is_changed);
     changed.map(|peer| format!("password of peer {}: changed", peer.address)).collect()
+}
+
+fn peers(host: &Host) -> impl Iterator<Item = &BgpPeer> {
+    host.bgp.iter().flat_map(|bgp| &bgp.peers)
 }
 
 fn details(old: &Object, new: &Object) -> Vec<String> {

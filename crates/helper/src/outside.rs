@@ -1,6 +1,6 @@
 //! Sockets to servers outside: the BGP peers, the resolvers of names, the DHCP servers and the metadata services that
-//! the configuration file names, and the resolvers of the host. The daemon reaches no others, whatever guests or clients
-//! ask.
+//! the configuration file names, and the resolvers of the host. The daemon reaches no others, whatever guests or
+//! clients ask.
 
 use crate::request::Refusal;
 use rustix::io::Errno;
@@ -56,8 +56,8 @@ struct Last {
     named: Servers,
     file: Stamp,
     others: Vec<(PathBuf, Option<Stamp>)>,
-    /// When something in the files was wrong. Until it is right, the servers before that are reached. The same holds while
-    /// there is no file.
+    /// When something in the files was wrong. Until it is right, the servers before that are reached. The same holds
+    /// while there is no file.
     wrong: Option<Instant>,
 }
 
@@ -186,8 +186,8 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
     connecting(unconnected(server, kind)?, server)
 }
 
-/// Returns a TCP socket that is connecting to a BGP peer, from this address if there is one, and signs with the password
-/// if there is one. It never blocks.
+/// Begins to connect to a BGP peer by TCP: from this address and signed with this password, if there are any. The socket
+/// never blocks.
 ///
 /// # Errors
 /// The host does not have the source address; or there is no way to the peer.

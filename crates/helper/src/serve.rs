@@ -28,7 +28,8 @@ const MOST_AT_ONCE: usize = 256;
 
 /// Handles the requests of the daemon at the other end of `socket` until the daemon has ended. Sockets may be
 /// in these directories; `config` is the daemon's configuration file, in which `named` finds servers outside, and
-/// `included` opens the files that it includes. The daemon `takes_over` from one that runs, or it has the run-dir alone.
+/// `included` opens the files that it includes. The daemon `takes_over` from one that runs, or it has the run-dir
+/// alone.
 ///
 /// Call it while the process has only one thread: it first gives up privileges that it does not need.
 pub fn serve(

@@ -156,7 +156,7 @@ pub struct Binding {
     pub port: u16,
     /// Whether the guest is the destination of the original direction.
     pub of_destination: bool,
-    /// Whether the guest's end has this port for all destinations ([`Mapping::EndpointIndependent`]).
+    /// True if the guest's end has this port for all destinations ([`Mapping::EndpointIndependent`]).
     pub for_all: bool,
 }
 

@@ -25,8 +25,8 @@ impl Privileges {
         Self { opener: wire::here(), sockets: sockets::here(), helper: None }
     }
 
-    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges. The daemon
-    /// `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
+    /// Starts a helper for sockets in these directories and this configuration file, and uses its privileges. The
+    /// daemon `takes_over` from one that runs, or has the run-dir alone. The process must have a single thread.
     ///
     /// # Errors
     /// The helper can't be started.

@@ -35,7 +35,7 @@ pub(crate) struct Update<'a> {
     pub(crate) fault: Option<&'static str>,
     /// Plain IPv4 routes outside of attributes (RFC 4271, 4.3): withdrawn ones, and others.
     pub(crate) plain: (&'a [u8], &'a [u8]),
-    /// Whether there are no attributes.
+    /// True without attributes: an end of IPv4 routes, if there are no routes either.
     pub(crate) is_bare: bool,
     /// Whether there are routes of a family that is not known.
     pub(crate) foreign: bool,

@@ -40,7 +40,7 @@ pub(super) struct Bound {
     port: u16,
     /// Whether the binding is of the packet's destination.
     of_destination: bool,
-    /// Whether the guest has the port for all destinations.
+    /// True if the guest has the port for all destinations.
     for_all: bool,
     /// Whether the connection does not have this binding yet.
     pub is_new: bool,
@@ -99,7 +99,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         if let Some((connection, (guest, _))) = known.and_then(|known| Some((known, known.bound_ends()?))) {
             // A connection by a forwarded port ends with it.
             let end = Some((guest.addr, guest.port));
-            // A connection ends with the forwarded port by which it came; and where its own port leads to another end now.
+            // A connection ends when the forwarded port by which it came is gone, or its own port leads to another end.
             let is_lost = connection.binding.is_some_and(|binding| match binding.of_destination {
                 true => forwarded != end,
                 false => binding.for_all && forwarded.is_some() && forwarded != end,
@@ -229,8 +229,8 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// none, or has lost the address.
     ///
     /// # Errors
-    /// `SnatUnknown`: it is a connection by a port that does not lead to the sender any more, or by one that the sender had
-    /// for all destinations and that leads elsewhere now. It ends with that.
+    /// `SnatUnknown`: the connection came by a port that no longer leads to the sender, or has the sender's port for all
+    /// destinations, which leads to another end now.
     fn known_end(
         &self,
         inside: &Network,
@@ -280,9 +280,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
     }
 
     /// Returns the shared address and the port that a guest's end has for all destinations: those of its connections;
-    /// those that lead to it; or else new ones. False beside them: they are for this destination alone, since older
-    /// connections have a port that is not the end's own any more. `None` if there are none, or a connection that has the
-    /// port for another reason goes to the same end.
+    /// those that lead to it; or else new ones. The flag is false if they are for this destination alone: older
+    /// connections of the end still have a port that it has lost. `None` if no port is free, or another connection with
+    /// the port goes to the same destination.
     fn port_for_all(
         &self,
         inside: &Network,

@@ -83,7 +83,7 @@ const LIVE: u64 = 2;
 const HAS_RULE: u64 = 1 << 10;
 const ACCOUNT_AT: u32 = 11;
 const RULE_AT: u32 = 28;
-/// Whether there is a binding, whether it is that of the destination, and whether its port is for all destinations.
+/// Bits of the binding: there is one; it is the destination's; its port is for all destinations.
 const IS_BOUND: u64 = 1 << 60;
 const BINDS_DESTINATION: u64 = 1 << 61;
 const BINDS_FOR_ALL: u64 = 1 << 62;

@@ -4,8 +4,8 @@
 //! ports that are taken, so that no other end gets them. Both are made of the connections: an end goes with its last
 //! one, and there are no more ends than connections, each of which is charged to somebody.
 //!
-//! Locks follow one another in this order: the connection's shard, the end's, the port's. Who looks for the port of an end
-//! locks the end's alone: only first packets of connections do.
+//! Locks are taken in this order: the connection's shard, the end's, the port's. A look-up of an end's port takes the
+//! end's alone, and only a connection's first packet makes one.
 
 use super::zeroed::Zeroed;
 use super::{Flows, MAX_SHARDS, MIN_SHARD, WAYS, lock};

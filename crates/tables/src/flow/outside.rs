@@ -70,7 +70,7 @@ impl Flows {
         }
     }
 
-    /// Enters a new connection, whose shard is locked, into this index, if it has an outside key; and counts it with the
+    /// Enters a new connection, whose shard is locked, into this index if it has an outside key, and counts it with the
     /// others of its guest's end.
     ///
     /// # Errors
