@@ -59,7 +59,7 @@ pub use network::{
     BridgeEntry, BridgeTarget, FloatingAddress, GATEWAY_MAC, Host, L2Gateway, Midstream, NeighbourScope,
     Network, Overlay, RouteEntry, Services, TcpPaths, WireAttachment,
 };
-pub use nexthop::{Nexthop, Tunnel};
+pub use nexthop::{Nexthop, Tunnel, weights};
 pub use packet::{IcmpError, TunnelKind};
 pub use routing::{Destination, ecmp_member};
 pub use rule::{Action, Meter, MeterConfig, Modifier, PortRange, Rule, RuleAction};

@@ -31,7 +31,8 @@ pub enum Nexthop {
         /// The router; `None` if the destination itself is on the link.
         via: Option<IpAddr>,
     },
-    /// One of several, by the flow's entropy hash (rendezvous hashing: members that stay keep their flows).
+    /// One of several, by the flow's entropy hash (rendezvous hashing: members that stay keep their flows). A member that
+    /// has several places gets as many shares of the flows.
     Ecmp(Vec<NexthopId>),
 }
 
@@ -106,19 +107,38 @@ impl Nexthop {
             }
             Self::Ecmp(_) => put(&[6]),
         }
-        bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+        bytes.iter().fold(0x811c_9dc5, |hash, byte| fnv_1a(hash, *byte))
     }
 
-    /// Returns the nexthop's weight for a flow in rendezvous hashing: its fingerprint exclusive-ored with the
-    /// flow's entropy hash, mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear:
-    /// otherwise one of three members would get half of all flows.
+    /// Returns the score of one of the nexthop's places, counted from 0, for a flow in rendezvous hashing. The fingerprint,
+    /// of which the number of the place is one more byte unless it is 0, is exclusive-ored with the flow's entropy hash and
+    /// mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear: otherwise one of three members would
+    /// get half of all flows.
     #[must_use]
-    pub fn weight(&self, entropy: u32) -> u32 {
-        let mut x = self.fingerprint() ^ entropy;
+    pub fn score(&self, place: u8, entropy: u32) -> u32 {
+        let fingerprint = self.fingerprint();
+        let mut x = if place == 0 { fingerprint } else { fnv_1a(fingerprint, place) } ^ entropy;
         x = (x ^ x >> 16).wrapping_mul(0x85eb_ca6b);
         x = (x ^ x >> 13).wrapping_mul(0xc2b2_ae35);
         x ^ x >> 16
     }
+}
+
+/// Returns the members of an ECMP group, each once, with their weights.
+#[must_use]
+pub fn weights(places: &[NexthopId]) -> Vec<(NexthopId, usize)> {
+    let mut weights: Vec<(NexthopId, usize)> = Vec::new();
+    for id in places {
+        match weights.iter_mut().find(|(member, _)| member == id) {
+            Some((_, weight)) => *weight += 1,
+            None => weights.push((*id, 1)),
+        }
+    }
+    weights
+}
+
+const fn fnv_1a(hash: u32, byte: u8) -> u32 {
+    (hash ^ byte as u32).wrapping_mul(0x0100_0193)
 }
 
 fn mapped(addr: IpAddr) -> [u8; 16] {

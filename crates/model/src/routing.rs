@@ -52,8 +52,8 @@ pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: 
 /// Returns the nexthop with this id, or the member of its group that a flow with this entropy hash uses.
 /// `None` if the nexthop does not exist, or if groups are nested too deep.
 ///
-/// Rendezvous hashing: the member with the highest [`Nexthop::weight`] wins. So a flow moves only if its
-/// member goes or a new one wins it, and every host with the same members makes the same choice. Tunnels
+/// Rendezvous hashing: the place with the highest [`Nexthop::score`] wins for its member. So a flow moves only if its
+/// place goes or a new one wins it, and every host with the same members and weights makes the same choice. Tunnels
 /// behind a wire without a link, whose remote is down, whose next hop does not answer ARP or ND, or to which the kernel
 /// has no route, win only among themselves.
 pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
@@ -66,12 +66,13 @@ pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option
     None
 }
 
-/// Returns the member with the highest weight among those that are live, or among all if none is. Looks whether a member
+/// Returns the member with the highest score among those that are live, or among all if none is. Looks whether a member
 /// is live only if it would win, so that a decision depends on few members' states.
 fn best_live<T: Lookup>(tables: &T, members: &[NexthopId], entropy: u32) -> Option<NexthopId> {
     let rank = |(at, id): (usize, &NexthopId)| {
         let member = tables.nexthop(*id)?;
-        Some(((member.weight(entropy), member.fingerprint(), at), *id, member))
+        let place = members[..at].iter().filter(|before| *before == id).count() as u8;
+        Some(((member.score(place, entropy), member.fingerprint(), at), *id, member))
     };
     let ranked = || members.iter().enumerate().filter_map(rank);
     let (mut place, best, mut next) = ranked().max_by_key(|(place, ..)| *place)?;

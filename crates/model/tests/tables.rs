@@ -4,7 +4,7 @@ use model::vectors::{Setup, Step, load};
 use model::{
     ApplyError, BridgeTarget, Change, Effects, Forward, Learn, Lookup, Meter, MeterConfig, Names,
     NeighbourScope, Nexthop, NexthopId, PacketView, Question, Solicitation, Tables, Tunnel, TunnelKind,
-    Verdict, VifId, Vrf, decide, explain, solicit, text,
+    Verdict, VifId, Vrf, decide, ecmp_member, explain, solicit, text,
 };
 use packet::Mac;
 use std::net::IpAddr;
@@ -97,7 +97,7 @@ fn tunnels(n: u8) -> Vec<Nexthop> {
 }
 
 fn best(members: &[Nexthop], flow: u32) -> &Nexthop {
-    members.iter().max_by_key(|member| member.weight(flow)).unwrap()
+    members.iter().max_by_key(|member| member.score(0, flow)).unwrap()
 }
 
 #[test]
@@ -119,10 +119,75 @@ fn paths_share_flows_evenly_and_keep_them() {
     }
 }
 
+/// Returns the member of a group that each of some flows takes, by its host. `weights`: of hosts from 1 on.
+fn choices(weights: &[usize]) -> Vec<u32> {
+    let members = || (1..).zip(tunnels(weights.len() as u8)).map(|(id, tunnel)| (NexthopId(id), tunnel));
+    let places = members().zip(weights).flat_map(|((id, _), weight)| std::iter::repeat_n(id, *weight));
+    let group = (NexthopId(0), Nexthop::Ecmp(places.collect()));
+    let mut tables = Tables::new();
+    let changes = members().chain([group]).map(|(id, nexthop)| Change::PutNexthop(id, nexthop));
+    tables.apply(&changes.collect::<Vec<_>>()).unwrap();
+    let flow = |n: u16| packet::entropy(IpAddr::from([10, 1, 1, 1]), IpAddr::from([10, 1, 1, 2]), 17, n, 53);
+    (0..FLOWS).map(|n| ecmp_member(&tables, NexthopId(0), flow(n)).unwrap().0.0).collect()
+}
+
+const FLOWS: u16 = 20_000;
+
+const WEIGHTS: [&[usize]; 8] =
+    [&[1, 1], &[4, 1], &[1, 63], &[3, 2, 1], &[10, 10, 20], &[1, 1, 1, 61], &[5, 7, 11, 13, 17, 11], &[8; 8]];
+
+#[test]
+fn flows_are_shared_by_weight() {
+    for weights in WEIGHTS {
+        let (chosen, places) = (choices(weights), weights.iter().sum::<usize>());
+        let differences = (1..).zip(weights).map(|(host, weight)| {
+            let expected = f64::from(FLOWS) * *weight as f64 / places as f64;
+            (chosen.iter().filter(|one| **one == host).count() as f64 - expected).powi(2) / expected
+        });
+        // Random choices exceed this once in ten thousand times with eight members, and less often with fewer.
+        assert!(differences.sum::<f64>() < 29.9, "{weights:?}");
+    }
+}
+
+#[test]
+fn flows_move_only_to_a_member_that_weighs_more_or_from_one_that_weighs_less() {
+    for weights in WEIGHTS {
+        let before = choices(weights);
+        for (host, at) in (1..).zip(0..weights.len()) {
+            for less in [0, weights[at] - 1, weights[at] / 2] {
+                let mut changed = weights.to_vec();
+                changed[at] = less;
+                if changed.iter().sum::<usize>() == 0 {
+                    continue;
+                }
+                let moved = before.iter().zip(choices(&changed)).filter(|(before, after)| **before != *after);
+                assert!(moved.clone().all(|(before, _)| *before == host), "{weights:?} {changed:?}");
+                let whole = less > 0 || moved.count() == before.iter().filter(|one| **one == host).count();
+                assert!(whole, "{weights:?} {changed:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_order_of_members_and_places_does_not_matter() {
+    let group = |places: &[u32]| Nexthop::Ecmp(places.iter().copied().map(NexthopId).collect());
+    let chosen = |places: &[u32]| {
+        let mut tables = Tables::new();
+        let members = (1..).map(NexthopId).zip(tunnels(3)).chain([(NexthopId(9), group(places))]);
+        let changes: Vec<_> = members.map(|(id, nexthop)| Change::PutNexthop(id, nexthop)).collect();
+        tables.apply(&changes).unwrap();
+        (0..500).map(|flow| ecmp_member(&tables, NexthopId(9), flow).unwrap().0).collect::<Vec<_>>()
+    };
+    assert_eq!(chosen(&[1, 1, 1, 2, 3, 3]), chosen(&[3, 1, 2, 1, 3, 1]));
+    assert_eq!(group(&[1, 1, 2]).to_string(), "ecmp of 2 nexthops with weights 2, 1");
+    assert_eq!(group(&[1, 2]).to_string(), "ecmp of 2 nexthops");
+}
+
 #[test]
 fn equal_nexthops_weigh_the_same_whatever_their_numbers() {
     let encap = |vif| Nexthop::Encap { vif: VifId(vif), mac: Mac([2, 0, 0, 0, 0, 1]) };
-    assert_eq!(encap(1).weight(77), encap(2).weight(77));
+    assert_eq!(encap(1).score(0, 77), encap(2).score(0, 77));
     // FNV-1a of 0x00.
     assert_eq!(Nexthop::Discard.fingerprint(), 0x050c_5d1f);
 }

@@ -3,7 +3,7 @@
 use crate::ovs::Output;
 use crate::{
     Action, Cut, Decision, DropReason, Effects, Encap, Forward, Modifier, NeighbourScope, Nexthop, Reply,
-    ReplyKind, RuleId, RuleMatch, Service, Tunnel, Verdict, VifId, Vrf,
+    ReplyKind, RuleId, RuleMatch, Service, Tunnel, Verdict, VifId, Vrf, weights,
 };
 use packet::{IcmpError, TunnelKind};
 use std::fmt::{Display, Formatter, Result};
@@ -84,7 +84,15 @@ impl Nexthop {
             Self::VrfTranslate { vrf } => format!("to network {}", names.network(*vrf)),
             Self::Resolve { via: Some(via) } => format!("resolve via {via}"),
             Self::Resolve { via: None } => "resolve".to_owned(),
-            Self::Ecmp(members) => format!("ecmp of {} nexthops", members.len()),
+            Self::Ecmp(places) => {
+                let weights = weights(places);
+                let text = format!("ecmp of {} nexthops", weights.len());
+                if weights.len() == places.len() {
+                    return text;
+                }
+                let weights: Vec<String> = weights.iter().map(|(_, weight)| weight.to_string()).collect();
+                format!("{text} with weights {}", weights.join(", "))
+            }
         }
     }
 }

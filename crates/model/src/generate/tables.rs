@@ -334,8 +334,12 @@ fn nexthops(rng: &mut Rng, vrfs: &[u16], guests: &[Vif]) -> Vec<(NexthopId, Next
     }
     let single = all.len();
     for _ in 0..1 + rng.below(3) {
-        let members = (0..1 + rng.below(4)).map(|_| NexthopId(rng.below(single) as u32)).collect();
-        all.push(Nexthop::Ecmp(members));
+        let mut places = Vec::new();
+        for _ in 0..1 + rng.below(4) {
+            let weight = if rng.percent(30) { 1 + rng.below(5) } else { 1 };
+            places.extend(std::iter::repeat_n(NexthopId(rng.below(single) as u32), weight));
+        }
+        all.push(Nexthop::Ecmp(places));
     }
     (0..).map(NexthopId).zip(all).collect()
 }
