@@ -85,6 +85,22 @@ def test_add_and_delete(host):
     assert "10.50.0.0/16" not in {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
 
 
+def test_targets_have_weights(host):
+    """One of two tunnels takes three of four flows; `explain` and the lists say so, and `export` writes it."""
+    tunnels = [f"mpls-over-udp:192.0.2.{n}:100" for n in (77, 78)]
+    host.call("nexthop", "add", "uplinks", "--to", tunnels[0] + ",weight=3", "--to", tunnels[1])
+    host.call("rt", "add", "10.50.0.0/16", "--network", "blue", "--to", "nexthop:uplinks")
+    [route] = [row for row in host.viaduct("rt", "--network", "blue") if row["prefix"] == "10.50.0.0/16"]
+    assert route["text"].count("(weight 3)") == 1 and "192.0.2.78" in route["text"], route
+    explained = host.call("explain", "--in", "a1", f"{A1.address} > 10.50.0.1 / udp 1 > 2").stdout
+    assert "ecmp of 2 nexthops with weights" in explained, explained
+    assert "weight = 3" in host.call("export").stdout
+    refused = host.call("nexthop", "add", "more", "--to", tunnels[0] + ",weight=65", check=False)
+    assert refused.returncode == 1 and "use 1 to 64" in refused.stderr
+    host.call("rt", "del", "10.50.0.0/16", "--network", "blue")
+    host.call("nexthop", "del", "uplinks")
+
+
 def test_flows_match_and_flush(host, shared_lab):
     matched = host.viaduct("flow", "--match", f"{A1.address} & icmp")
     assert matched and all(A1.address in (row["source"], row["destination"]) for row in matched)

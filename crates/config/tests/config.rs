@@ -560,6 +560,15 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("prefix = \"10.1.1.3/32\"", "prefix = \"10.1.1.1/32\"", "is an address of guest \"vm1\""),
     ("to = \"drop\"", "to = \"dorp\"", "is no target"),
     ("to = \"drop\"", "to = [\"drop\", { guest = \"vm1\" }]", "\"drop\" stands alone"),
+    ("to = \"drop\"", "to = { drop = true, weight = 2 }", "\"drop\" stands alone, without `weight`"),
+    ("to = { nexthop = \"spine\" }", "to = { nexthop = \"spine\", weight = 2 }", "without `weight`"),
+    ("weight = 3", "weight = 0", "0 is out of range; use 1 to 64"),
+    ("weight = 3", "weight = 64", "weights of 65 in all; flows are shared among 64 at most"),
+    (
+        "remote = \"192.0.2.3\", label = 101, weight = 3 },",
+        "remote = \"192.0.2.3\", label = 101, weight = 3 },\n{ tunnel = \"mpls-over-udp\", remote = \"192.0.2.2\", label = 100 },",
+        "the same target is listed twice; give it a `weight`",
+    ),
     ("to = \"drop\"", "to = { network = \"blue\" }", "can't lead to its own network"),
     (
         "remote = \"192.0.2.2\", label = 100",

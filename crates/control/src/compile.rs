@@ -551,7 +551,7 @@ impl<'a> Compiler<'a> {
         }
         match targets {
             [] => self.nexthop(Nexthop::Discard),
-            [one] => self.target(one),
+            [one, rest @ ..] if rest.iter().all(|other| other == one) => self.target(one),
             several => {
                 let mut members: Vec<_> = several.iter().map(|target| self.target(target)).collect();
                 members.sort_unstable();

@@ -4,10 +4,15 @@ use api::v1::Target;
 
 /// The forms of a target, for help and messages.
 pub const FORMS: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpls-over-udp:REMOTE:LABEL, \
-     mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; an IPv6 remote stands in brackets";
+     mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; an IPv6 remote stands in brackets; \
+     one of several may have a share: TARGET,weight=N";
 
 pub fn parse(text: &str) -> Result<Target, String> {
     let wrong = || format!("\"{text}\" is no target; use {FORMS}");
+    if let Some((target, weight)) = text.split_once(",weight=") {
+        let weight = Some(weight.parse().map_err(|_| wrong())?);
+        return Ok(Target { weight, ..parse(target)? });
+    }
     if text == "drop" {
         return Ok(Target { drop: Some(true), ..Target::default() });
     }
@@ -65,11 +70,15 @@ mod tests {
         assert_eq!(parse("drop").unwrap().drop, Some(true));
         assert_eq!(parse("guest:vm2").unwrap().guest(), "vm2");
         assert_eq!(parse("via:fd00::9").unwrap().via(), "fd00::9");
+        let weighted = parse("via:fd00::9,weight=3").unwrap();
+        assert_eq!((weighted.via(), weighted.weight), ("fd00::9", Some(3)));
     }
 
     #[test]
     fn other_words_are_refused_with_what_would_do() {
-        for text in ["", "dorp", "mpls-over-udp:192.0.2.2", "vxlan:192.0.2.2:x", "elsewhere:1"] {
+        for text in
+            ["", "dorp", "mpls-over-udp:192.0.2.2", "vxlan:192.0.2.2:x", "elsewhere:1", "drop,weight=x"]
+        {
             assert!(parse(text).unwrap_err().contains("is no target"), "{text}");
         }
     }

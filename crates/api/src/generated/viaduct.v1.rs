@@ -505,6 +505,9 @@ pub struct Target {
     /// vxlan: inner destination MAC; absent: the gateway's.
     #[prost(string, optional, tag = "10")]
     pub mac: ::core::option::Option<::prost::alloc::string::String>,
+    /// One of several targets: its share of the flows is in proportion to this; absent: 1.
+    #[prost(uint32, optional, tag = "11")]
+    pub weight: ::core::option::Option<u32>,
 }
 /// Targets with a name, which routes share.
 #[allow(clippy::all)]
@@ -2040,7 +2043,7 @@ pub struct BgpRoutesReply {
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BgpPath {
     /// The network that imports it.
     #[prost(string, tag = "1")]
@@ -2078,6 +2081,12 @@ pub struct BgpPath {
     /// Route targets, as far as networks of this host import them.
     #[prost(string, repeated, tag = "12")]
     pub targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The path's link bandwidth, bytes per second; absent: it has none.
+    #[prost(float, optional, tag = "13")]
+    pub bandwidth: ::core::option::Option<f32>,
+    /// The path's share of the flows, in proportion to those of others; 0: it is not used.
+    #[prost(uint32, tag = "14")]
+    pub weight: u32,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -1,5 +1,6 @@
 //! `[[route]]` and `[[nexthop]]`.
 
+use super::target::{MAX_PLACES, Places, weighted};
 use super::{Kind, Place, Target, read_name, read_network};
 use crate::reader::Reader;
 use crate::value::Prefix;
@@ -13,7 +14,8 @@ pub struct Route {
     pub network: String,
     /// The prefix.
     pub prefix: IpNet,
-    /// The targets of the route's packets. If there are several, each flow goes to one of them.
+    /// The targets of the route's packets, each as often as its weight. Each flow goes to one of them.
+    #[serde(serialize_with = "weighted")]
     pub to: Vec<Target>,
 }
 
@@ -36,7 +38,8 @@ impl Route {
 pub struct Nexthop {
     /// The name.
     pub name: String,
-    /// Tunnels or guests. If there are several, each flow goes to one of them.
+    /// Tunnels, guests or routers, each as often as its weight. Each flow goes to one of them.
+    #[serde(serialize_with = "weighted")]
     pub to: Vec<Target>,
 }
 
@@ -56,32 +59,39 @@ impl Nexthop {
     }
 }
 
-/// Most members of an ECMP group.
-const MAX_ECMP: usize = 64;
-
 fn read_targets(r: &mut Reader<'_>) -> Vec<Target> {
     let before = r.problems();
-    let mut to: Vec<Target> = r.one_or_many("to");
-    to.shrink_to_fit();
-    if to.is_empty() && r.problems() == before {
+    let read: Vec<Places> = r.one_or_many("to");
+    if read.is_empty() && r.problems() == before {
         r.problem(None, "`to` is missing: where the packets go");
     }
-    if to.len() > MAX_ECMP {
-        r.problem(Some("to"), format!("{} targets; at most {MAX_ECMP} can share the flows", to.len()));
+    let places: usize = read.iter().map(|Places(same)| same.len()).sum();
+    if places > MAX_PLACES {
+        let several = if places > read.len() { "weights of" } else { "targets:" };
+        r.problem(
+            Some("to"),
+            format!("{several} {places} in all; flows are shared among {MAX_PLACES} at most"),
+        );
     }
+    let targets = || read.iter().map(|Places(same)| &same[0]);
     let alone = |to: &&Target| matches!(to, Target::Drop | Target::Network(_) | Target::Nexthop(_));
-    if to.len() > 1
-        && let Some(target) = to.iter().find(alone)
+    if places > 1
+        && let Some(target) = targets().find(alone)
     {
         let name = match target {
             Target::Drop => "\"drop\"",
             Target::Network(_) => "{ network = ... }",
             _ => "{ nexthop = ... }",
         };
-        r.problem(Some("to"), format!("{name} stands alone; only tunnels, guests and routers share flows"));
+        r.problem(
+            Some("to"),
+            format!("{name} stands alone, without `weight`; only tunnels, guests and routers share flows"),
+        );
     }
-    if to.iter().enumerate().any(|(i, target)| to[..i].contains(target)) {
-        r.problem(Some("to"), "the same target is listed twice");
+    if targets().enumerate().any(|(i, target)| targets().take(i).any(|before| before == target)) {
+        r.problem(Some("to"), "the same target is listed twice; give it a `weight`");
     }
+    let mut to: Vec<Target> = read.into_iter().flat_map(|Places(same)| same).collect();
+    to.shrink_to_fit();
     to
 }

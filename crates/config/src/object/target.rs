@@ -3,7 +3,7 @@
 use super::{Key, Kind, Label, Vni};
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Value, display_some, host_address, names, text};
+use crate::value::{Value, Within, display_some, host_address, names, text};
 use packet::Mac;
 use serde::Serialize;
 use std::net::IpAddr;
@@ -117,18 +117,23 @@ struct Form<'a> {
     vni: Option<u32>,
     #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
     mac: Option<Mac>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<usize>,
 }
 
-impl Serialize for Target {
+/// A target with the number of its places.
+struct Weighted<'a>(&'a Target, usize);
+
+impl Serialize for Weighted<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut form = Form::default();
-        match self {
-            Self::Drop => return serializer.serialize_str("drop"),
-            Self::Guest(name) => form.guest = Some(name),
-            Self::Network(name) => form.network = Some(name),
-            Self::Nexthop(name) => form.nexthop = Some(name),
-            Self::Via(addr) => form.via = Some(*addr),
-            Self::Tunnel(tunnel) => {
+        let mut form = Form { weight: Some(self.1).filter(|weight| *weight > 1), ..Form::default() };
+        match self.0 {
+            Target::Drop => return serializer.serialize_str("drop"),
+            Target::Guest(name) => form.guest = Some(name),
+            Target::Network(name) => form.network = Some(name),
+            Target::Nexthop(name) => form.nexthop = Some(name),
+            Target::Via(addr) => form.via = Some(*addr),
+            Target::Tunnel(tunnel) => {
                 form.tunnel = Some(tunnel.kind);
                 form.remote = Some(tunnel.remote);
                 form.mac = tunnel.mac;
@@ -139,6 +144,36 @@ impl Serialize for Target {
             }
         }
         form.serialize(serializer)
+    }
+}
+
+impl Serialize for Target {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Weighted(self, 1).serialize(serializer)
+    }
+}
+
+/// Serializes places: a target that has several once, with their number as its weight.
+pub(super) fn weighted<S: serde::Serializer>(places: &[Target], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(places.chunk_by(PartialEq::eq).map(|same| Weighted(&same[0], same.len())))
+}
+
+/// The places of a target in a list, by its weight.
+pub(super) struct Places(pub(super) Vec<Target>);
+
+/// Most places of all members of a group.
+pub(super) const MAX_PLACES: usize = 64;
+
+impl Value for Places {
+    const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
+        let target = read_table(&mut r);
+        let weight = r.get("weight").map_or(1, Within::<1, { MAX_PLACES as u32 }>::wide);
+        r.finish();
+        Some(Self(vec![target?; weight as usize]))
+    });
+
+    fn read(value: &Node<'_>) -> Result<Self, String> {
+        Target::read(value).map(|target| Self(vec![target]))
     }
 }
 

@@ -148,7 +148,11 @@ pub(super) fn live_mtu(vif: &Vif, port: &mem::PortStatus) -> u16 {
 fn nexthop_text(view: &View, id: NexthopId) -> String {
     match view.tables.nexthops.get(&id) {
         Some(Nexthop::Ecmp(members)) => {
-            let members: Vec<String> = members.iter().map(|member| nexthop_text(view, *member)).collect();
+            let member = |(member, weight)| match weight {
+                1 => nexthop_text(view, member),
+                _ => format!("{} (weight {weight})", nexthop_text(view, member)),
+            };
+            let members: Vec<String> = model::weights(members).into_iter().map(member).collect();
             format!("one of: {}", members.join("; "))
         }
         Some(nexthop) => nexthop.words(view),

@@ -69,7 +69,8 @@ pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
     }
     for (group, nexthop) in &tables.nexthops {
         if let Nexthop::Ecmp(members) = nexthop {
-            members.iter().for_each(|&id| note(&mut users, id, || format!("nexthop {group}")));
+            let members = model::weights(members).into_iter();
+            members.for_each(|(id, _)| note(&mut users, id, || format!("nexthop {group}")));
         }
     }
     users
