@@ -1,5 +1,6 @@
 """Hosts that find each other by BGP: FRR's bgpd reflects, and GoBGP is another host."""
 
+import itertools
 import socket
 
 import pytest
@@ -8,6 +9,7 @@ from scapy.layers.l2 import ARP, Ether
 from lab import RawPort, eventually
 from lab.bgp import AS, Frr, Gobgp
 from lab.topology import NETWORKS, SEATS, UNDERLAY, host_config, tap
+from lab.traffic import send
 
 A1, B1 = SEATS["a1"], SEATS["b1"]
 # Of a1, in network red.
@@ -251,6 +253,42 @@ def test_several_paths_of_one_route(lab, reflector):
     for family, prefix in families.items():
         others["b"].remove(family, prefix, *words(UNDERLAY["b"]))
         eventually(lambda prefix=prefix: used(prefix) == {UNDERLAY["c"]}, f"the other path to {prefix}")
+
+
+RATES = {CONTROL["go"]: 300, CONTROL["go2"]: 100}
+
+
+@pytest.mark.parametrize("reflector", [{"rates": RATES}], indirect=True, ids=["bandwidths"])
+def test_flows_follow_the_bandwidths_of_paths(lab, reflector):
+    """Of two hosts that announce a prefix with their own distinguishers, one has three times the bandwidth."""
+    a, [a1] = start(lab, "a", ["a1"])
+    for name, host, number in (("go", "b", 7), ("go2", "c", 8)):
+        lab.plug(host).ip("addr add", UNDERLAY[host] + "/24", "dev up0")
+        go = Gobgp(plug(lab, name), lab.directory / name, CONTROL[name], CONTROL["rr"])
+        lab.cleanup.callback(go.stop)
+        go.start()
+        words = ["label", 2000, "rd", f"{AS}:{number}", "rt", f"{AS}:5001", "nexthop", UNDERLAY[host]]
+        go.add("vpnv4", "10.9.0.0/16", *words)
+    explain = lambda: a.viaduct("bgp", "explain", "10.9.0.0/16")
+    paths = lambda: {path["remote"]: (path["bandwidth"], path["weight"]) for path in explain()}
+    expected = {UNDERLAY["b"]: (300e6 / 8, 3), UNDERLAY["c"]: (100e6 / 8, 1)}
+    eventually(lambda: paths() == expected, "bandwidths and weights")
+    [route] = [route for route in a.viaduct("rt", "list") if route["prefix"] == "10.9.0.0/16"]
+    assert "(weight 3)" in route["text"], route
+    flows, numbers = 400, itertools.cycle(range(250))
+    # Only some of the packets that wait for next hops are kept.
+    known = lambda: {row["address"] for row in a.viaduct("neigh") if row["mac"]}
+    ask = lambda: send(a1, f"10.9.0.{next(numbers)}", 7)
+    eventually(lambda: ask() or {*expected} <= known(), "the next hops")
+    with lab.capture("a", expression="udp port 6635") as seen:
+        for flow in range(flows):
+            with a1.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+                one.bind(("", 20000 + flow))
+                one.sendto(b"x", ("10.9.1.1", 9))
+        seen.wait_for("udp.dstport == 9", flows)
+    remotes = [fields[0].split(",")[0] for fields in seen.fields("udp.dstport == 9", "ip.dst")]
+    # Of 400 random flows, less than one time in a million more than 50 take the other way.
+    assert abs(remotes.count(UNDERLAY["b"]) - 300) < 50, remotes.count(UNDERLAY["b"])
 
 
 def test_peers_change_while_the_daemon_runs(lab, reflector):

@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod bandwidth;
 mod config;
 mod message;
 mod names;
@@ -28,6 +29,7 @@ mod status;
 mod tests;
 mod update;
 
+pub use bandwidth::Bandwidth;
 pub use config::{Config, Import, PeerConfig};
 pub use names::{BadName, Encapsulation, Family, Rd, RouteTarget};
 pub use notification::Notification;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// The number of a network (VRF) of the host.
 pub type VrfId = u32;
 
-/// Most paths of one prefix.
+/// Most paths of one prefix, each counted as often as its weight.
 pub const MAX_PATHS: usize = 64;
 
 /// Most hosts to which floods of one network go.
@@ -140,7 +140,7 @@ pub struct KnownMac {
 /// A change of what was learned for a network. It says all that holds now: the one before is void.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The paths of a prefix, sorted: several share the traffic. None: the route is gone.
+    /// The paths of a prefix, sorted: several share the traffic, each as often as its weight. None: the route is gone.
     Route {
         /// The network.
         vrf: VrfId,

@@ -278,6 +278,8 @@ impl Speaker {
         let mut all = Vec::new();
         let used = self.rib.used(vrf, prefix, &mut |one, rank| all.push((*one, Verdict::worse(rank))));
         let used = used.into_iter().map(|one| (one, Verdict::Used));
+        let paths = self.rib.paths(vrf, prefix);
+        let weight = |path| paths.iter().filter(|other| **other == path).count();
         let candidate = |(one, verdict): (Contender<'_>, Verdict)| {
             let peer = self.peers.get(&one.key.peer())?;
             Some(Candidate {
@@ -285,6 +287,8 @@ impl Speaker {
                 rd: one.key.name.rd,
                 family: one.key.name.family(),
                 path: one.path(),
+                bandwidth: one.attributes.bandwidth,
+                weight: if verdict == Verdict::Used { weight(one.path()) } else { 0 },
                 targets: one.attributes.targets.to_vec(),
                 preference: one.attributes.preference,
                 as_path: one.attributes.path,

@@ -1,5 +1,6 @@
 //! The state of the speaker, for its operator.
 
+use crate::bandwidth::Bandwidth;
 use crate::names::{Family, Rd, RouteTarget};
 use crate::notification::Notification;
 use crate::rib::Rank;
@@ -166,6 +167,10 @@ pub struct Candidate {
     pub family: Family,
     /// The path that it would be.
     pub path: Path,
+    /// The bandwidth of the path's link, if the route says one.
+    pub bandwidth: Option<Bandwidth>,
+    /// The path's share of the flows, in proportion to those of others. 0: it has none.
+    pub weight: usize,
     /// The route's targets: all that the host imports, and some others.
     pub targets: Vec<RouteTarget>,
     /// LOCAL_PREF.

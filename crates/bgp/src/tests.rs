@@ -9,4 +9,5 @@ mod plain;
 mod raw;
 mod routes;
 mod sessions;
+mod weights;
 mod wire;

@@ -21,7 +21,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let routes = proptest::collection::vec((0..12_u8, proptest::option::weighted(0.7, 0..5_u8)), 1..6);
+    let routes = proptest::collection::vec((0..12_u8, proptest::option::weighted(0.7, 0..6_u8)), 1..6);
     let update = (0..3_usize, 0..3_u16, routes).prop_map(|(of, vrf, routes)| Step::Update(of, vrf, routes));
     let step = prop_oneof![
         8 => update,
@@ -39,12 +39,26 @@ fn prefix(n: u8) -> IpNet {
 
 fn paths(n: u8) -> PathSet {
     let via = |n: u8| Path::Via([192, 0, 2, n].into());
-    PathSet::new(
-        [Some(Path::Discard).filter(|_| n == 0), Some(via(n)), Some(via(9)).filter(|_| n > 2)]
-            .into_iter()
-            .flatten(),
-    )
+    match n {
+        0 => PathSet::new([Path::Discard]),
+        1 | 2 => PathSet::new([via(n)]),
+        // The same paths with other weights.
+        3 => PathSet::new([via(3), via(9)]),
+        4 => PathSet::new([via(9), via(3), via(9)]),
+        _ => PathSet::new([via(5), via(9)]),
+    }
     .unwrap()
+}
+
+#[test]
+fn a_set_has_each_path_as_often_as_its_weight() {
+    let via = |n: u8| Path::Via([192, 0, 2, n].into());
+    let set = |paths: &[Path]| PathSet::new(paths.iter().copied());
+    assert_eq!(set(&[via(2), via(1), via(2)]).unwrap().paths(), [via(1), via(2), via(2)]);
+    assert_eq!(set(&[via(1); 3]), set(&[via(1)]), "a path alone has no weight");
+    assert_eq!(set(&[]), None);
+    let most = [&[via(1); 63][..], &[via(2)]].concat();
+    assert!(set(&most).is_some() && set(&[&most[..], &[via(2)]].concat()).is_none());
 }
 
 /// Nexthops in use.

@@ -14,9 +14,10 @@ GOBGP_FAMILIES = ("l3vpn-ipv4-unicast", "l3vpn-ipv6-unicast", "l2vpn-evpn")
 class Frr:
     """FRR's bgpd as a route reflector, without zebra: it needs no tables of the kernel."""
 
-    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None, all_paths=False):
-        """`all_paths`: it offers clients to send them all paths of each route."""
-        self.namespace, self.directory, self.address = namespace, directory, address
+    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None, all_paths=False, rates=None):
+        """`all_paths`: it offers clients to send them all paths of each route. `rates`: Mbit/s by client, which it sets
+        as the bandwidths of the client's VPNv4 routes."""
+        self.namespace, self.directory, self.address, self.rates = namespace, directory, address, rates or {}
         self.clients, self.peers, self.passwords, self.all_paths = clients, peers, passwords or {}, all_paths
         self.daemon = None
 
@@ -32,7 +33,11 @@ class Frr:
             for client in self.clients:
                 lines.append(f"  neighbor {client} route-reflector-client")
                 lines += [f"  neighbor {client} addpath-tx-all-paths"] if self.all_paths else []
+            if family == "ipv4 vpn":
+                lines += [f"  neighbor {client} route-map at-{rate} in" for client, rate in self.rates.items()]
             lines.append(" exit-address-family")
+        for rate in self.rates.values():
+            lines += ["exit", f"route-map at-{rate} permit 1", f" set extcommunity bandwidth {rate}"]
         return "\n".join(lines) + "\n"
 
     def start(self):

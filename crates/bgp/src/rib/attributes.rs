@@ -1,6 +1,7 @@
 //! Attributes of routes, each kept once for all routes that share it.
 
 use super::imports::{Imports, Networks};
+use crate::bandwidth::Bandwidth;
 use crate::names::{Encapsulation, RouteTarget};
 use crate::route::{Mobility, VrfId};
 use packet::Mac;
@@ -19,6 +20,7 @@ pub(crate) struct Attributes {
     pub(crate) encapsulation: Encapsulation,
     pub(crate) router_mac: Option<Mac>,
     pub(crate) mobility: Mobility,
+    pub(crate) bandwidth: Option<Bandwidth>,
     /// LOCAL_PREF.
     pub(crate) preference: u32,
     /// The length of the AS path.

@@ -6,6 +6,7 @@
 
 use super::attributes::Attributes;
 use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};
+use crate::bandwidth;
 use crate::route::{KnownMac, MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
 use crate::update::nlri::{Name, Place};
 use ipnet::IpNet;
@@ -174,14 +175,21 @@ impl Rib {
         all
     }
 
-    /// Returns the paths of a prefix in a network.
+    /// Returns the paths of a prefix in a network, each as often as its weight: by bandwidths if all have one.
     pub(crate) fn paths(&self, vrf: VrfId, prefix: IpNet) -> Vec<Path> {
         let used = self.used(vrf, prefix, &mut |_, _| {});
-        let mut paths: Vec<_> = used.iter().map(Contender::path).collect();
+        let mut paths: Vec<_> =
+            used.iter().map(|one| (one.path(), Reverse(one.attributes.bandwidth))).collect();
         paths.sort_unstable();
-        paths.dedup();
+        // Several routes may name one path: the highest bandwidth counts.
+        paths.dedup_by_key(|(path, _)| *path);
         paths.truncate(MAX_PATHS);
-        paths
+        let bandwidths: Option<Vec<_>> = paths.iter().map(|(_, Reverse(bandwidth))| *bandwidth).collect();
+        let Some(bandwidths) = bandwidths.filter(|_| paths.len() > 1) else {
+            return paths.into_iter().map(|(path, _)| path).collect();
+        };
+        let weighted = paths.into_iter().zip(bandwidth::places(&bandwidths));
+        weighted.flat_map(|((path, _), weight)| std::iter::repeat_n(path, weight)).collect()
     }
 
     pub(super) fn owners(&self, address: IpAddr) -> impl Iterator<Item = Mac> {

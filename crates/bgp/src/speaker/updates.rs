@@ -1,6 +1,7 @@
 //! UPDATE messages: what they change in the table.
 
 use super::Speaker;
+use crate::bandwidth::Bandwidth;
 use crate::config::{Config, PeerConfig};
 use crate::names::{Encapsulation, Family, RouteTarget};
 use crate::notification::{self, Notification, cease};
@@ -183,6 +184,7 @@ fn attributes(
         encapsulation,
         router_mac: communities.router_mac,
         mobility: communities.mobility,
+        bandwidth: communities.bandwidth,
         preference: if its.leaves { LEAVING } else { its.preference.unwrap_or(PREFERENCE) },
         path: path.length,
         neighbour: path.neighbour,
@@ -207,6 +209,8 @@ struct Communities {
     named: bool,
     router_mac: Option<Mac>,
     mobility: Mobility,
+    /// The first one.
+    bandwidth: Option<Bandwidth>,
 }
 
 impl Communities {
@@ -224,6 +228,10 @@ impl Communities {
                 [6, 0, flags, _, a, b, c, d] => {
                     all.mobility =
                         Mobility { sticky: flags & 1 != 0, sequence: u32::from_be_bytes([a, b, c, d]) };
+                }
+                // Transitive or not; an AS number follows, which says only who set it.
+                [0x00 | 0x40, 4, _, _, a, b, c, d] => {
+                    all.bandwidth = all.bandwidth.or(Bandwidth::read([a, b, c, d]));
                 }
                 bytes => {
                     let Some(target) = RouteTarget::of_community(bytes) else { continue };

@@ -42,6 +42,8 @@ const PATHS: &[Column] = &[
     ("ENCAPSULATION", "encapsulation"),
     ("LABEL", "label"),
     ("STALE", "stale"),
+    ("BANDWIDTH", "bandwidth"),
+    ("WEIGHT", "weight"),
     ("USED", "used"),
     ("WHY", "why"),
 ];

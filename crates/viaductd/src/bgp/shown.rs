@@ -4,8 +4,8 @@ use super::{Bgp, moves};
 use api::v1;
 use bfd::Status;
 use bgp::{
-    Announcement, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker, Tunnel,
-    Verdict, VrfId,
+    Announcement, Bandwidth, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker,
+    Tunnel, Verdict, VrfId,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -219,5 +219,7 @@ fn path(prefix: IpNet, candidate: &Candidate) -> v1::BgpPath {
         stale: candidate.stale,
         family: candidate.family.name().to_owned(),
         targets: candidate.targets.iter().map(ToString::to_string).collect(),
+        bandwidth: candidate.bandwidth.map(Bandwidth::bytes_per_second),
+        weight: candidate.weight as u32,
     }
 }
