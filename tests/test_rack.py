@@ -1,5 +1,6 @@
 """The router of a rack, by BGP with plain IPv4 and IPv6 routes: BIRD and FRR, as docs/routing.md configures them."""
 
+import re
 import tomllib
 
 import pytest
@@ -15,6 +16,7 @@ from lab.topology import SEATS, tap
 SECTION = (REPOSITORY / "docs/routing.md").read_text().split("\n## The router of the rack\n")[1].split("\n## ")[0]
 A1, A2 = SEATS["a1"], SEATS["a2"]
 FLOATING, SHARED = {"198.18.0.77", "2001:db8:18::77"}, {"198.18.0.5", "2001:db8:18::5"}
+FAMILIES = ["ipv4-unicast", "ipv6-unicast"]
 OWN = {4: "203.0.113.254", 6: "2001:db8:113::ffff"}
 BEYOND, BEYOND6 = "198.51.100.9", "2001:db8:51::9"
 
@@ -35,25 +37,48 @@ def host_config():
     return config
 
 
+def start_router(lab, name, number):
+    """Makes a namespace for a router of the rack, whose last number this is."""
+    router = lab.plug(name, "ext0", mtu=1500, fabric="outside")
+    enable_ipv6(router)
+    router.sysctl("net.ipv4.ip_forward", 1)
+    router.sysctl("net.ipv6.conf.all.forwarding", 1)
+    router.ip("addr add", f"203.0.113.{number}/24", "dev ext0")
+    router.ip("addr add", f"2001:db8:113::{number}/64", "dev ext0 nodad")
+    return router
+
+
+def enable_ipv6(namespace):
+    for where in ("all", "default"):
+        namespace.sysctl(f"net.ipv6.conf.{where}.disable_ipv6", 0)
+
+
 @pytest.fixture
 def rack(lab):
     """Starts host a and a namespace for its router, behind which is one more machine. Returns host, router, machine."""
     host = lab.plug("a", "ext0", mtu=1500, fabric="outside")
     host.ip("addr add 203.0.113.10/24 dev ext0")
-    router, beyond = lab.plug("c", "ext0", mtu=1500, fabric="outside"), lab.namespace("d")
+    router, beyond = start_router(lab, "c", 1), lab.namespace("d")
+    enable_ipv6(beyond)
     cable(router, "in0", beyond, "in0", mtu=1500)
-    for namespace in (router, beyond):
-        for where in ("all", "default"):
-            namespace.sysctl(f"net.ipv6.conf.{where}.disable_ipv6", 0)
-    router.sysctl("net.ipv4.ip_forward", 1)
-    router.sysctl("net.ipv6.conf.all.forwarding", 1)
-    for address, device in (("203.0.113.1/24", "ext0"), ("2001:db8:113::1/64", "ext0"),
-                            ("198.51.100.1/24", "in0"), ("2001:db8:51::1/64", "in0")):
-        router.ip("addr add", address, "dev", device, *(["nodad"] if ":" in address else []))
+    router.ip("addr add 198.51.100.1/24 dev in0")
+    router.ip("addr add 2001:db8:51::1/64 dev in0 nodad")
     for address, gateway in ((f"{BEYOND}/24", "198.51.100.1"), (f"{BEYOND6}/64", "2001:db8:51::1")):
         beyond.ip("addr add", address, "dev in0", *(["nodad"] if ":" in address else []))
         beyond.ip("route add default via", gateway)
     return lab.host(host_config()), router, Server(beyond)
+
+
+def ways_out(host):
+    """Returns the routers to which the host sends by BGP, by prefix."""
+    found = {}
+    for path in host.viaduct("bgp", "routes", "--network", "public"):
+        assert path["used"] and not path["rd"] and not path["encapsulation"], path
+        found.setdefault(path["prefix"], set()).add(path["remote"])
+    return found
+
+
+WAYS = {"0.0.0.0/0": {"203.0.113.1"}, "::/0": {"2001:db8:113::1"}}
 
 
 def start_bird(lab, router):
@@ -94,8 +119,13 @@ def test_the_router_of_the_rack(lab, rack, program):
     assert "64512" in attributes(speaker, "198.18.0.77")
     for address in sorted(FLOATING | SHARED):
         beyond.expect_ping(address)
+    eventually(lambda: ways_out(a) == WAYS, "the router's default routes")
     a2.expect_ping(BEYOND)
     a2.expect_ping(BEYOND6)
+    explained = a.viaduct("bgp", "explain", "--network", "public", "0.0.0.0/0")
+    assert [(path["family"], path["used"]) for path in explained] == [("ipv4-unicast", True)]
+    packet = a.call("explain", "--in", "a2", f"{A2.address} > {BEYOND} / udp 1 > 2").stdout
+    assert "peer 203.0.113.1\n" in packet and "via 203.0.113.1" in packet, packet
     # Before maintenance: FRR knows the community by itself.
     a.call("bgp", "drain")
     drained = lambda: "64512 64512 64512" in (text := attributes(speaker, "198.18.0.77")) and any(
@@ -106,7 +136,10 @@ def test_the_router_of_the_rack(lab, rack, program):
     eventually(lambda: not drained(), "the route as before")
     # Another daemon takes over.
     a.replace()
+    a2.expect_ping(BEYOND)
     eventually(lambda: a.viaduct("bgp")["peers"][0]["state"] == "Established", "the new daemon's session")
+    eventually(lambda: ways_out(a) == WAYS, "the same default routes")
+    a2.expect_ping(BEYOND)
     expect(FLOATING | SHARED, "the same addresses")
     beyond.expect_ping("198.18.0.77")
     # A guest goes, then the other one.
@@ -119,12 +152,42 @@ def test_the_router_of_the_rack(lab, rack, program):
     expect(FLOATING | SHARED, "the addresses of the guest that is back")
 
 
-def test_what_the_router_sends_is_not_used(lab, rack):
+def test_a_second_router_takes_over(lab, rack):
+    """Flows go by both routers, then by the one that is left."""
+    a, router, beyond = rack
+    other = start_router(lab, "b", 2)
+    target, target6 = "192.0.2.99", "2001:db8:99::9"
+    text = blocks(SECTION, "bird")[0]
+    speakers = []
+    for namespace, number in ((router, 1), (other, 2)):
+        namespace.ip("addr add", f"{target}/32", "dev lo")
+        namespace.ip("addr add", f"{target6}/128", "dev lo nodad")
+        its = text.replace("203.0.113.1;", f"203.0.113.{number};").replace("203.0.113.1 as", f"203.0.113.{number} as")
+        its = its.replace("2001:db8:113::1", f"2001:db8:113::{number}")
+        speakers.append(Bird(namespace, lab.directory / f"bird{number}", its))
+        lab.cleanup.callback(speakers[-1].stop)
+        speakers[-1].start()
+    config = host_config().add("bgp.peer", address="203.0.113.2", **{"as": 64513, "families": FAMILIES})
+    a.apply(config)
+    both = {"0.0.0.0/0": {"203.0.113.1", "203.0.113.2"}, "::/0": {"2001:db8:113::1", "2001:db8:113::2"}}
+    eventually(lambda: ways_out(a) == both, "the default routes of both")
+    a1 = lab.container(a, "a1")
+    for address in (target, target6):
+        a1.expect_ping(address)
+    speakers[0].stop()
+    router.ip("link set ext0 down")
+    left = {"0.0.0.0/0": {"203.0.113.2"}, "::/0": {"2001:db8:113::2"}}
+    eventually(lambda: ways_out(a) == left, "the default routes of the router that is left")
+    for address in (target, target6):
+        a1.expect_ping(address)
+
+
+def test_what_no_network_takes_is_counted(lab, rack):
     """BIRD sends its routes of both families, those of IPv4 in an attribute, since they may have IPv6 next hops."""
     a, router, _ = rack
-    text = blocks(SECTION, "bird")[0].replace("export none", "export all").replace(
+    text = re.sub(r"export where proto = .*?;", "export where source = RTS_STATIC;", blocks(SECTION, "bird")[0]).replace(
         "ipv4 { import filter hosts;", "ipv4 { import filter hosts; extended next hop on;")
-    static = "protocol static more4 { ipv4; route 10.1.1.1/32 blackhole; route 0.0.0.0/0 blackhole; }\n"
+    static = "protocol static more4 { ipv4; route 10.1.1.1/32 blackhole; route 203.0.113.254/32 blackhole; }\n"
     static += "protocol static more6 { ipv6; route fd00:1::1/128 blackhole; }\n"
     speaker = Bird(router, lab.directory / "bird", text + static)
     lab.cleanup.callback(speaker.stop)
@@ -132,6 +195,14 @@ def test_what_the_router_sends_is_not_used(lab, rack):
     peer = lambda: a.viaduct("bgp")["peers"][0]
     counts = lambda: {count["name"]: count["count"] for count in peer()["counts"]}
     eventually(lambda: counts()["unused"] >= 3, "routes that are counted")
-    assert peer()["state"] == "Established" and peer()["routes"] == 0
-    assert a.viaduct("bgp", "routes") == []
-    assert not [route for route in a.viaduct("rt", "list") if route["owner"] == "bgp"]
+    eventually(lambda: ways_out(a) == WAYS, "the default routes alone")
+    assert peer()["state"] == "Established" and peer()["routes"] == 2
+    assert {row["prefix"] for row in a.viaduct("rt", "list") if row["owner"] == "bgp"} == {*WAYS}
+    # Without the key, nothing is taken.
+    config = host_config()
+    for kind, keys in config.tables:
+        keys.pop("import_unicast", None)
+    a.apply(config)
+    eventually(lambda: not ways_out(a) and peer()["routes"] == 0, "no way out")
+    a.apply(host_config())
+    eventually(lambda: ways_out(a) == WAYS, "the default routes, asked for again")

@@ -52,8 +52,10 @@ fn main() -> Result<()> {
     let targets: Vec<RouteTarget> =
         targets.iter().map(|target| target.parse()).collect::<std::result::Result<_, _>>()?;
     let mut speaker = Speaker::new(config, std::process::id().into(), Duration::ZERO);
-    speaker
-        .set_imports(&[Import { vrf: vrf.parse()?, routes: targets.clone(), macs: targets }], Duration::ZERO);
+    speaker.set_imports(
+        &[Import { vrf: vrf.parse()?, routes: targets.clone(), macs: targets, link: None }],
+        Duration::ZERO,
+    );
     speaker.set_peers(vec![peer], Duration::ZERO);
     let listener = TcpListener::bind((address, 179))?;
     listener.set_nonblocking(true)?;
@@ -221,7 +223,7 @@ fn text(change: &Change) -> String {
     let tunnel = |of: &bgp::Tunnel| format!("{} {} {}", of.remote, of.encapsulation.name(), of.label);
     match change {
         Change::Route { vrf, prefix, paths } => {
-            let paths: Vec<_> = paths.iter().map(|path| tunnel(&path.tunnel)).collect();
+            let paths: Vec<_> = paths.iter().filter_map(|path| path.tunnel().map(tunnel)).collect();
             format!("route {vrf} {prefix}: {}", paths.join(", "))
         }
         Change::Mac { vrf, mac, path } => match path {

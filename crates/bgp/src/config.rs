@@ -2,6 +2,7 @@
 
 use crate::names::{Encapsulation, Family, RouteTarget};
 use crate::route::VrfId;
+use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The speaker itself.
@@ -54,4 +55,27 @@ pub struct Import {
     pub routes: Vec<RouteTarget>,
     /// Targets of its MAC addresses and floods: EVPN types 2 and 3.
     pub macs: Vec<RouteTarget>,
+    /// The link by which it takes plain routes, if it takes any.
+    pub link: Option<Link>,
+}
+
+/// The link of a network with routers, whose plain routes it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The host's own addresses on the link, with their subnets. Only next hops in these are taken.
+    pub addresses: Vec<IpNet>,
+    /// Whether it takes all routes, not only default routes.
+    pub all: bool,
+}
+
+impl Link {
+    /// Returns whether an address is the host's own.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.addr() == address)
+    }
+
+    /// Returns whether an address can be a router's on the link.
+    pub(crate) fn reaches(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.contains(&address)) && !self.is_own(address)
+    }
 }

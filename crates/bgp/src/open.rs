@@ -49,6 +49,8 @@ pub(crate) struct Capabilities {
     /// Families of IPv4 routes that it takes with IPv6 next hops (RFC 8950).
     pub(crate) v6_next_hops: Vec<Family>,
     pub(crate) restart: Option<Restart>,
+    /// Families of which it forwards on while it restarts (RFC 4724).
+    pub(crate) forwards: Vec<Family>,
     /// Families of which it offers to send several paths of one route (RFC 7911).
     paths: Vec<Family>,
 }
@@ -111,7 +113,7 @@ fn capabilities(config: &Config, peer: &PeerConfig) -> Vec<BgpCapability> {
     if !encodings.is_empty() {
         all.push(BgpCapability::ExtendedNextHopEncoding(ExtendedNextHopEncodingCapability::new(encodings)));
     }
-    let several = peer.families.iter().filter(|family| family.is_kept());
+    let several = peer.families.iter().filter(|family| family.has_targets());
     let several: Vec<_> =
         several.map(|family| AddPathAddressFamily::new(family.address_type(), false, true)).collect();
     if !several.is_empty() {
@@ -155,7 +157,7 @@ fn parameters(at: &mut SliceReader<'_>) -> Result<Result<Capabilities, Notificat
 impl Capabilities {
     /// Returns whether it sends several paths of one route, each by a number, as this speaker asks for.
     pub(crate) fn offers_paths(&self, family: Family) -> bool {
-        family.is_kept() && self.paths.contains(&family)
+        family.has_targets() && self.paths.contains(&family)
     }
 
     /// Notes a capability. Unknown ones, and those of a wrong length, count as absent (RFC 5492).
@@ -177,7 +179,9 @@ impl Capabilities {
                 self.v6_next_hops.extend(value.as_chunks().0.iter().filter_map(v6));
             }
             (6, []) => self.extended = true,
-            (64, [high, low, ..]) => {
+            (64, [high, low, families @ ..]) => {
+                let family = |[a, b, safi, _]: &[u8; 4]| Family::of(&[*a, *b], *safi);
+                self.forwards.extend(families.as_chunks().0.iter().filter_map(family));
                 let word = u16::from_be_bytes([*high, *low]);
                 self.restart = Some(Restart { time: word & 0xfff, notification: word & 0x4000 != 0 });
             }
@@ -217,9 +221,14 @@ impl Family {
         }
     }
 
-    /// Returns whether the speaker keeps routes of this family, all paths of each.
-    pub(crate) const fn is_kept(self) -> bool {
+    /// Returns whether the speaker keeps the routes of this family that networks import by targets, all paths of each.
+    pub(crate) const fn has_targets(self) -> bool {
         matches!(self, Self::Vpnv4 | Self::Vpnv6 | Self::Evpn)
+    }
+
+    /// Returns whether its routes are prefixes alone.
+    pub(crate) const fn is_plain(self) -> bool {
+        matches!(self, Self::Ipv4Unicast | Self::Ipv6Unicast)
     }
 
     /// Returns whether its routes are IPv4 prefixes.

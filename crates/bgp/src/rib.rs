@@ -8,13 +8,13 @@ mod attributes;
 mod imports;
 mod select;
 
-pub(crate) use attributes::{Attributes, AttributesId};
+pub(crate) use attributes::{Attributes, AttributesId, Way};
 pub(crate) use select::{Contender, Rank};
 
 use crate::config::Import;
 use crate::names::Family;
 use crate::route::VrfId;
-use crate::update::nlri::{Name, PathId, Place};
+use crate::update::nlri::{Kind, Name, PathId, Place};
 use attributes::Store;
 use imports::Imports;
 use ipnet::IpNet;
@@ -64,6 +64,13 @@ pub(crate) struct Route {
     pub(crate) routed: u32,
     /// The round of the peer in which it was sent last.
     pub(crate) round: u16,
+}
+
+/// The kinds of routes of which imports take more than before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct More {
+    pub(crate) targets: bool,
+    pub(crate) plain: bool,
 }
 
 /// The fate of a route that was put into the table.
@@ -207,11 +214,14 @@ impl Rib {
         }
     }
 
-    /// Follows other imports. Returns, by peer, how many routes nobody wants any more: they are removed; and whether
-    /// there are targets that were not imported before.
-    pub(crate) fn import(&mut self, imports: &[Import]) -> (BTreeMap<PeerId, usize>, bool) {
+    /// Follows other imports. Returns, by peer, how many routes nobody wants any more: they are removed; and what was not
+    /// imported before.
+    pub(crate) fn import(&mut self, imports: &[Import]) -> (BTreeMap<PeerId, usize>, More) {
         let new = Imports::new(imports);
-        let more = new.targets().any(|target| !self.imports.has(target));
+        let more = More {
+            targets: new.targets().any(|target| !self.imports.has(target)),
+            plain: new.has_more_links(&self.imports),
+        };
         let before = self.store.follow(&new);
         self.imports = new;
         let mut unwanted = Vec::new();
@@ -266,6 +276,7 @@ fn of_mac(mac: Mac) -> RangeInclusive<Key> {
 }
 
 fn range_of(first: Place, last: Place) -> RangeInclusive<Key> {
-    let name = |place, byte, evpn| Name { place, rd: crate::Rd([byte; 8]), evpn, tag: [byte; 4] };
-    Key::new(name(first, 0, false), 0, [0; 4])..=Key::new(name(last, 0xff, true), PeerId::MAX, [0xff; 4])
+    let name = |place, byte, kind| Name { place, rd: crate::Rd([byte; 8]), kind, tag: [byte; 4] };
+    Key::new(name(first, 0, Kind::Vpn), 0, [0; 4])
+        ..=Key::new(name(last, 0xff, Kind::Plain), PeerId::MAX, [0xff; 4])
 }

@@ -110,11 +110,24 @@ pub struct Tunnel {
 
 /// One of the paths of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Path {
-    /// The tunnel.
-    pub tunnel: Tunnel,
-    /// The destination MAC of packets in VXLAN.
-    pub router_mac: Option<Mac>,
+pub enum Path {
+    /// To another host.
+    Tunnel {
+        /// The tunnel.
+        tunnel: Tunnel,
+        /// The destination MAC of packets in VXLAN.
+        router_mac: Option<Mac>,
+    },
+    /// To a router on the network's own link.
+    Via(IpAddr),
+}
+
+impl Path {
+    /// Returns the tunnel, if the path is one.
+    #[must_use]
+    pub const fn tunnel(&self) -> Option<&Tunnel> {
+        if let Self::Tunnel { tunnel, .. } = self { Some(tunnel) } else { None }
+    }
 }
 
 /// The location of a MAC address.

@@ -52,6 +52,8 @@ pub(crate) struct Agreed {
     pub(crate) refresh_marks: bool,
     pub(crate) v6_next_hops: Vec<Family>,
     pub(crate) restart: Option<Restart>,
+    /// Families of which the peer forwards on while it restarts.
+    pub(crate) forwards: Vec<Family>,
     /// Families of which the peer names each path by a number (RFC 7911).
     pub(crate) paths: Vec<Family>,
 }
@@ -70,6 +72,7 @@ impl Agreed {
             refresh_marks: its.refresh_marks,
             v6_next_hops: its.v6_next_hops.clone(),
             restart: its.restart,
+            forwards: its.forwards.clone(),
             paths: families.iter().copied().filter(|family| its.offers_paths(*family)).collect(),
             families,
         }

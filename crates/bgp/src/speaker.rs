@@ -145,9 +145,10 @@ impl Speaker {
             if peer.speaks(Family::Rtc) {
                 peer.pending.extend(before.symmetric_difference(&after).map(|target| Own::Target(*target)));
             }
-            let Some(session) = peer.up().filter(|_| more) else { continue };
-            let families = session.agreed.families.iter().copied();
-            let families: Vec<_> = families.filter(|family| family.is_kept()).collect();
+            let Some(session) = peer.up() else { continue };
+            let asks =
+                |family: &Family| (more.targets && family.has_targets()) || (more.plain && family.is_plain());
+            let families: Vec<_> = session.agreed.families.iter().copied().filter(asks).collect();
             if session.agreed.refresh {
                 peer.refresh.extend(families);
             } else if !families.is_empty() {

@@ -90,13 +90,14 @@ pub struct Counts {
     pub looped: u64,
     /// Routes whose targets no network imports.
     pub unwanted: u64,
-    /// Plain IPv4 and IPv6 routes: no network takes them.
+    /// Plain IPv4 and IPv6 routes that no network takes.
     pub unused: u64,
     /// Routes with an encapsulation that the host can't send.
     pub encapsulation: u64,
     /// Routes of a prefix or address that has too many already.
     pub crowded: u64,
     /// Routes whose next hop, label or router MAC is none, or that need more than a label: a gateway, an Ethernet tag.
+    /// Plain ones whose next hop is on no link of a network that takes them.
     pub unusable: u64,
 }
 

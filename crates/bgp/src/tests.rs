@@ -7,6 +7,7 @@ mod net;
 mod paths;
 mod plain;
 mod raw;
+mod routers;
 mod routes;
 mod sessions;
 mod weights;

@@ -34,9 +34,10 @@ pub use machine::{
 };
 pub use object::{
     AddressRange, Default, DefaultAction, DhcpOptions, DhcpRoute, Dscp, Endpoint, Flood, Forward, ForwardTo,
-    Guest, GuestKind, GuestVlan, Item, Key, Kind, Lease, MacEntry, Midstream, Mode, Mpls, Nat, Network,
-    Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction, Secret, Shape,
-    ShapeRate, Snat, SnatMapping, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel, is_label,
+    Guest, GuestKind, GuestVlan, ImportUnicast, Item, Key, Kind, Lease, MacEntry, Midstream, Mode, Mpls, Nat,
+    Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction,
+    Secret, Shape, ShapeRate, Snat, SnatMapping, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
+    is_label,
 };
 pub use packet::PortBlock;
 pub use problem::{Problem, Problems};

@@ -22,7 +22,9 @@ pub use forward::{Forward, ForwardTo};
 pub use guest::{Guest, GuestKind, Rate, Role};
 pub use metadata::Secret;
 pub use mode::Mode;
-pub use network::{Default, Flood, MacEntry, Midstream, Mpls, Nat, Network, Snat, SnatMapping, Vxlan};
+pub use network::{
+    Default, Flood, ImportUnicast, MacEntry, Midstream, Mpls, Nat, Network, Snat, SnatMapping, Vxlan,
+};
 pub use pool::{AddressRange, Lease};
 pub use rdma::RdmaLimits;
 pub use route::{Nexthop, Route};

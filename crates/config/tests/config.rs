@@ -537,6 +537,13 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "snat_mapping = \"full-cone\"",
         "snat_mapping: \"full-cone\" is none of address-and-port-dependent, endpoint-independent",
     ),
+    ("import_unicast = \"default\"", "import_unicast = \"some\"", "\"some\" is none of default, all"),
+    ("import_unicast = \"default\"", "import_unicast = \"all\"\nbgp = false", "without `bgp = false`"),
+    (
+        "snat_mapping = \"endpoint-independent\"",
+        "snat_mapping = \"endpoint-independent\"\nimport_unicast = \"all\"",
+        "`import_unicast` needs a `wire`, on which the routers are",
+    ),
     ("name = \"web-in\"", "name = \"7\"", "`name` begins with a letter"),
     (
         "priority = 200\n",

@@ -1,6 +1,6 @@
 //! The host's announcements by BGP.
 
-use config::{Bgp, Guest, Host, Index, Kind, Mode, Network, RouteName};
+use config::{Bgp, Guest, Host, ImportUnicast, Index, Kind, Mode, Network, RouteName};
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,8 @@ pub struct SpokenNetwork {
     pub import: Vec<RouteName>,
     /// Route targets of its own routes.
     pub export: Vec<RouteName>,
+    /// The plain routes that it takes, and the host's own addresses, with subnets, where the routers are.
+    pub unicast: Option<(ImportUnicast, Vec<IpNet>)>,
     /// With `l3vni`: more targets, of routes that it takes.
     pub l3_import: Vec<RouteName>,
     /// With `l3vni`: more targets, of its own routes.
@@ -126,6 +128,7 @@ fn of_network(bgp: &Bgp, router_id: Ipv4Addr, label: u32, network: &Network) -> 
         rd: network.rd.unwrap_or(RouteName::Address(router_id, network.vrf)),
         import: bgp.import(network),
         export: bgp.export(network),
+        unicast: network.import_unicast.map(|which| (which, network.gateways.clone())),
         l3_import: bgp.l3_import(network),
         l3_export: bgp.l3_export(network),
         prefixes: network.gateways.iter().filter(|_| network.evpn).map(IpNet::trunc).collect(),

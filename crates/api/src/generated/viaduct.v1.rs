@@ -215,6 +215,9 @@ pub struct Network {
     /// Route targets under which its routes are announced.
     #[prost(string, repeated, tag = "22")]
     pub export: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The plain IPv4 and IPv6 routes of BGP peers that it takes: default (default routes) or all; absent: none.
+    #[prost(string, optional, tag = "39")]
+    pub import_unicast: ::core::option::Option<::prost::alloc::string::String>,
     /// Whether the host exchanges MAC addresses and floods by BGP as well.
     #[prost(bool, optional, tag = "23")]
     pub evpn: ::core::option::Option<bool>,
@@ -2054,16 +2057,16 @@ pub struct BgpPath {
     /// The peer.
     #[prost(string, tag = "3")]
     pub peer: ::prost::alloc::string::String,
-    /// The route distinguisher.
+    /// The route distinguisher; empty: the route is a plain one.
     #[prost(string, tag = "4")]
     pub rd: ::prost::alloc::string::String,
-    /// The remote end of the tunnel.
+    /// The remote end of the tunnel, or of a plain route the router.
     #[prost(string, tag = "5")]
     pub remote: ::prost::alloc::string::String,
-    /// The encapsulation.
+    /// The encapsulation; empty: there is no tunnel.
     #[prost(string, tag = "6")]
     pub encapsulation: ::prost::alloc::string::String,
-    /// MPLS label or VXLAN network identifier.
+    /// MPLS label or VXLAN network identifier; 0: there is no tunnel.
     #[prost(uint32, tag = "7")]
     pub label: u32,
     /// Whether it is used.

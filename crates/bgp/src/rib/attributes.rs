@@ -17,7 +17,7 @@ pub(crate) type AttributesId = u32;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attributes {
     pub(crate) next_hop: IpAddr,
-    pub(crate) encapsulation: Encapsulation,
+    pub(crate) way: Way,
     pub(crate) router_mac: Option<Mac>,
     pub(crate) mobility: Mobility,
     pub(crate) bandwidth: Option<Bandwidth>,
@@ -38,6 +38,17 @@ pub(crate) struct Attributes {
     pub(crate) clusters: u16,
     /// The route's targets, sorted: all that the host imports, and some others.
     pub(crate) targets: Box<[RouteTarget]>,
+}
+
+/// How packets go to the next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Way {
+    Tunnel(Encapsulation),
+    /// By the network's own link: plain routes.
+    Link {
+        /// Whether they are default routes, which more networks take than others.
+        is_default: bool,
+    },
 }
 
 /// All attributes in use.
@@ -75,7 +86,7 @@ impl Store {
             self.add(id);
             return id;
         }
-        let networks = imports.networks(&attributes.targets);
+        let networks = imports.networks(&attributes);
         let attributes = Arc::new(attributes);
         let entry = Entry { attributes: attributes.clone(), networks, users: 1 };
         let id = match self.free.pop() {
@@ -119,9 +130,8 @@ impl Store {
 
     /// Follows other imports. Returns what held before.
     pub(crate) fn follow(&mut self, imports: &Imports) -> Before {
-        let changed = |entry: &mut Entry| {
-            std::mem::replace(&mut entry.networks, imports.networks(&entry.attributes.targets))
-        };
+        let changed =
+            |entry: &mut Entry| std::mem::replace(&mut entry.networks, imports.networks(&entry.attributes));
         Before(self.entries.iter_mut().map(changed).collect())
     }
 }

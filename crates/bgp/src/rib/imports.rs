@@ -1,14 +1,16 @@
 //! Which network imports which routes.
 
-use crate::config::Import;
+use super::attributes::{Attributes, Way};
+use crate::config::{Import, Link};
 use crate::names::RouteTarget;
 use crate::route::VrfId;
 use std::collections::BTreeMap;
 
-/// The networks by route target.
+/// The networks by route target, and those that take plain routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Imports {
     targets: BTreeMap<RouteTarget, Networks>,
+    links: Vec<(VrfId, Link)>,
 }
 
 /// Networks, sorted: those that import routes, and those that import MAC addresses and floods.
@@ -30,7 +32,10 @@ impl Imports {
             }
         }
         let networks = |(routes, macs)| Networks { routes: sorted(routes), macs: sorted(macs) };
-        Self { targets: lists.into_iter().map(|(target, lists)| (target, networks(lists))).collect() }
+        Self {
+            targets: lists.into_iter().map(|(target, lists)| (target, networks(lists))).collect(),
+            links: imports.iter().filter_map(|import| Some((import.vrf, import.link.clone()?))).collect(),
+        }
     }
 
     /// Returns all targets, sorted.
@@ -42,9 +47,24 @@ impl Imports {
         self.targets.contains_key(&target)
     }
 
-    /// Returns the networks that import one of these targets.
-    pub(crate) fn networks(&self, targets: &[RouteTarget]) -> Networks {
-        let all = || targets.iter().filter_map(|target| self.targets.get(target));
+    /// Returns the links of networks that take plain routes of this kind.
+    pub(crate) fn links(&self, is_default: bool) -> impl Iterator<Item = &(VrfId, Link)> {
+        self.links.iter().filter(move |(_, link)| link.all || is_default)
+    }
+
+    /// Returns whether a network takes plain routes that none of others took.
+    pub(crate) fn has_more_links(&self, than: &Self) -> bool {
+        self.links.iter().any(|link| !than.links.contains(link))
+    }
+
+    /// Returns the networks that import routes with these attributes.
+    pub(crate) fn networks(&self, attributes: &Attributes) -> Networks {
+        if let Way::Link { is_default } = attributes.way {
+            let reaches = |(_, link): &&(VrfId, Link)| link.reaches(attributes.next_hop);
+            let takers = self.links(is_default).filter(reaches);
+            return Networks { routes: sorted(takers.map(|(vrf, _)| *vrf).collect()), ..Networks::default() };
+        }
+        let all = || attributes.targets.iter().filter_map(|target| self.targets.get(target));
         Networks {
             routes: sorted(all().flat_map(|networks| networks.routes.iter().copied()).collect()),
             macs: sorted(all().flat_map(|networks| networks.macs.iter().copied()).collect()),

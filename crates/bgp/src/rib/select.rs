@@ -4,11 +4,11 @@
 //! best counts: one path, or several that are equally good (RFC 7911). Those of different distinguishers then compete
 //! as paths: all that are equally good share the traffic.
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, Way};
 use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};
 use crate::bandwidth;
 use crate::route::{KnownMac, MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
-use crate::update::nlri::{Name, Place};
+use crate::update::nlri::{Kind, Name, Place};
 use ipnet::IpNet;
 use packet::Mac;
 use std::cmp::Reverse;
@@ -40,13 +40,15 @@ pub(crate) struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    fn tunnel(&self) -> Tunnel {
-        let Attributes { next_hop: remote, encapsulation, .. } = *self.attributes;
-        Tunnel { remote, encapsulation, label: self.label }
+    fn tunnel(&self) -> Option<Tunnel> {
+        let Attributes { next_hop: remote, way, .. } = *self.attributes;
+        let Way::Tunnel(encapsulation) = way else { return None };
+        Some(Tunnel { remote, encapsulation, label: self.label })
     }
 
     pub(crate) fn path(&self) -> Path {
-        Path { tunnel: self.tunnel(), router_mac: self.attributes.router_mac }
+        let Attributes { next_hop, router_mac, .. } = *self.attributes;
+        self.tunnel().map_or(Path::Via(next_hop), |tunnel| Path::Tunnel { tunnel, router_mac })
     }
 }
 
@@ -124,7 +126,9 @@ impl Rib {
     ) -> Vec<Contender<'a>> {
         let (mut best, mut group) = (Vec::new(), Vec::new());
         let mut close = |group: &mut Vec<Contender<'a>>| {
-            sift(group, true, &mut losers);
+            // Routers that say the same in their own right are as good as distinguishers.
+            let alone = group.first().is_some_and(|one| one.key.name.kind != Kind::Plain);
+            sift(group, alone, &mut losers);
             best.append(group);
         };
         for (key, route) in self.routes.range(range) {
@@ -201,7 +205,7 @@ impl Rib {
     pub(crate) fn mac(&self, vrf: VrfId, mac: Mac) -> Option<MacPath> {
         let all = self.best(of_mac(mac), |one| self.in_macs(vrf, one), |_, _| {});
         let best = all.into_iter().min_by_key(mac_order)?;
-        Some(MacPath { tunnel: best.tunnel(), mobility: best.attributes.mobility })
+        Some(MacPath { tunnel: best.tunnel()?, mobility: best.attributes.mobility })
     }
 
     /// Returns the MAC address that has an IP address of a network.
@@ -258,7 +262,7 @@ impl Rib {
         for (_, name) in self.floods.range(names) {
             let range = Key::new(*name, 0, [0; 4])..=Key::new(*name, PeerId::MAX, [0xff; 4]);
             match self.best(range, |one| self.in_macs(vrf, one), |_, _| {}).first() {
-                Some(one) => tunnels.push(one.tunnel()),
+                Some(one) => tunnels.extend(one.tunnel()),
                 None => gone.push(*name),
             }
         }

@@ -36,6 +36,10 @@ impl Speaker {
         let asks_for = agreed.restart.map_or(0, |restart| restart.time);
         let time = if asks_for > 0 { asks_for } else { peer.config.restart_time };
         if peer.config.restart_time > 0 && is_graceful(why, agreed) {
+            // Plain routes lead to the peer itself: it has to forward on, by a path that is whole.
+            let stays = |family| agreed.forwards.contains(&family) && !is_cut_off(why);
+            self.sweep(id, |_, family, _| family.is_plain() && !stays(family));
+            let Some(peer) = self.peers.get_mut(&id) else { return };
             peer.stale_until = (peer.routes > 0).then_some(now + Duration::from_secs(time.into()));
         } else {
             self.sweep(id, |_, _, _| true);
@@ -120,6 +124,11 @@ impl Speaker {
         let longest = self.peers.values().map(|peer| peer.config.restart_time).max().unwrap_or(0);
         (!self.synchronized).then(|| self.started + Duration::from_secs(longest.into()))
     }
+}
+
+/// Returns whether a session ended because the path to the peer is broken.
+fn is_cut_off(why: &Down) -> bool {
+    matches!(why, Down::Sent(it) if (it.code, it.subcode) == (notification::CEASE, cease::BFD_DOWN))
 }
 
 /// Returns whether a session ended in a way in which routes are kept: the peer may be back soon.

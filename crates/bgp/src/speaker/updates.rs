@@ -6,10 +6,10 @@ use crate::config::{Config, PeerConfig};
 use crate::names::{Encapsulation, Family, RouteTarget};
 use crate::notification::{self, Notification, cease};
 use crate::peer::Peer;
-use crate::rib::{Attributes, AttributesId, Key, PeerId, Put, Rib, Route};
+use crate::rib::{Attributes, AttributesId, Key, PeerId, Put, Rib, Route, Way};
 use crate::route::{LEAVING, Mobility};
 use crate::status::Counts;
-use crate::update::nlri::{self, Form, Item, Place};
+use crate::update::nlri::{self, Form, Item, Kind, Place};
 use crate::update::read::{self, Context, Reach, Update};
 use ipnet::IpNet;
 use packet::Mac;
@@ -23,12 +23,16 @@ const TARGETS: usize = 32;
 /// MPLS labels below have meanings of their own (RFC 3032, 2.1).
 const FIRST_LABEL: u32 = 16;
 
+/// A counter of routes that are not kept.
+type Count = fn(&mut Counts) -> &mut u64;
+
 /// The fate of the routes of an UPDATE.
+#[derive(Clone, Copy)]
 enum Taken {
     /// They are kept with these attributes.
     With(AttributesId),
     /// They are withdrawn, and counted here.
-    Without(fn(&mut Counts) -> &mut u64),
+    Without(Count),
 }
 
 impl Speaker {
@@ -61,27 +65,56 @@ impl Speaker {
             self.end_of_rib(id, family);
             return Ok(());
         }
-        if takes_plain {
-            let form = |is_withdrawn| Form { family: Family::Ipv4Unicast, has_paths: false, is_withdrawn };
-            nlri::read(form(true), update.plain.0, |_| {})?;
-            nlri::read(form(false), update.plain.1, |_| peer.counts.unused += 1)?;
-        }
-        if let Some((family, bytes)) = update.unreach {
-            let form = Form { family, has_paths: paths.contains(&family), is_withdrawn: true };
+        let has_paths = |family| paths.contains(&family);
+        let plain = takes_plain.then_some((Family::Ipv4Unicast, update.plain.0));
+        for (family, bytes) in update.unreach.into_iter().chain(plain) {
+            let form = Form { family, has_paths: has_paths(family), is_withdrawn: true };
             nlri::read(form, bytes, |item| match item {
                 Some(item) => peer.routes -= usize::from(rib.remove(&Key::new(item.name, id, item.path))),
-                None => peer.counts.unknown += u64::from(family.is_kept()),
+                None => peer.counts.unknown += u64::from(family != Family::Rtc),
             })?;
         }
-        let Some(reach) = update.reach else { return Ok(()) };
-        let taken = match attributes(&update, &reach, config, &peer.config, rib, router_id) {
+        if let Some(reach) = &update.reach {
+            self.reached(id, &update, (reach, has_paths(reach.family)), router_id)?;
+        }
+        if takes_plain && !update.plain.1.is_empty() {
+            let next_hop = update.attributes.next_hop.unwrap_or(Ipv4Addr::UNSPECIFIED).into();
+            let reach = Reach { family: Family::Ipv4Unicast, next_hop, nlri: update.plain.1 };
+            self.reached(id, &update, (&reach, false), router_id)?;
+        }
+        Ok(())
+    }
+
+    /// Handles the routes of an UPDATE that have one next hop.
+    fn reached(
+        &mut self,
+        id: PeerId,
+        update: &Update<'_>,
+        (reach, has_paths): (&Reach<'_>, bool),
+        router_id: Ipv4Addr,
+    ) -> Result<(), Notification> {
+        let Self { peers, rib, config, .. } = self;
+        let Some(peer) = peers.get_mut(&id) else { return Ok(()) };
+        let mut take = |is_default| match attributes(
+            update,
+            (reach, is_default),
+            config,
+            &peer.config,
+            rib,
+            router_id,
+        ) {
             Ok(attributes) => Taken::With(rib.hold(attributes)),
             Err(count) => Taken::Without(count),
         };
-        let has_paths = paths.contains(&reach.family);
-        let result = put(id, peer, rib, &taken, (&reach, has_paths), update.attributes.flood_label);
-        if let Taken::With(attributes) = taken {
-            rib.release(attributes);
+        // Default routes may go where others do not.
+        let other = take(false);
+        let default = if reach.family.is_plain() { take(true) } else { other };
+        let flood_label = update.attributes.flood_label;
+        let result = put(id, peer, rib, &[other, default], (reach, has_paths), flood_label);
+        for taken in [other, default].iter().take(if reach.family.is_plain() { 2 } else { 1 }) {
+            if let Taken::With(attributes) = taken {
+                rib.release(*attributes);
+            }
         }
         result?;
         self.check_number(id, reach.family)
@@ -108,7 +141,7 @@ fn put(
     id: PeerId,
     peer: &mut Peer,
     rib: &mut Rib,
-    taken: &Taken,
+    taken: &[Taken; 2],
     (reach, has_paths): (&Reach<'_>, bool),
     flood_label: Option<[u8; 3]>,
 ) -> Result<(), Notification> {
@@ -117,19 +150,16 @@ fn put(
     let form = Form { family: reach.family, has_paths, is_withdrawn: false };
     let result = nlri::read(form, reach.nlri, |item| {
         let Some(item) = item else {
-            match reach.family {
-                Family::Rtc => {}
-                Family::Ipv4Unicast | Family::Ipv6Unicast => counts.unused += 1,
-                Family::Vpnv4 | Family::Vpnv6 | Family::Evpn => counts.unknown += 1,
-            }
+            counts.unknown += u64::from(reach.family != Family::Rtc);
             return;
         };
         let key = Key::new(item.name, id, item.path);
-        let route = match taken {
+        let is_default = matches!(item.name.place, Place::Prefix(prefix) if prefix.prefix_len() == 0);
+        let route = match taken[usize::from(is_default)] {
             Taken::With(attributes) => {
-                let route = route(&item, flood_label, rib.attributes(*attributes));
+                let route = route(&item, flood_label, rib.attributes(attributes));
                 counts.unusable += u64::from(route.is_none());
-                route.map(|(label, routed)| Route { attributes: *attributes, label, routed, round })
+                route.map(|(label, routed)| Route { attributes, label, routed, round })
             }
             Taken::Without(count) => {
                 *count(counts) += 1;
@@ -152,36 +182,40 @@ fn put(
 /// Returns the attributes to keep routes with, or where to count those that are not kept.
 fn attributes(
     update: &Update<'_>,
-    reach: &Reach<'_>,
+    (reach, is_default): (&Reach<'_>, bool),
     config: &Config,
     peer: &PeerConfig,
     rib: &Rib,
     router_id: Ipv4Addr,
-) -> Result<Attributes, fn(&mut Counts) -> &mut u64> {
+) -> Result<Attributes, Count> {
     let its = &update.attributes;
     let path = its.path.unwrap_or_default();
     if update.fault.is_some() {
         return Err(|counts| &mut counts.malformed);
     }
-    if config.own.contains(&reach.next_hop) {
+    let links = || rib.imports().links(is_default).filter(|_| reach.family.is_plain());
+    if reach.family.is_plain() && links().next().is_none() {
+        return Err(|counts| &mut counts.unused);
+    }
+    if config.own.contains(&reach.next_hop) || links().any(|(_, link)| link.is_own(reach.next_hop)) {
         return Err(|counts| &mut counts.own);
     }
     if its.looped || path.looped {
         return Err(|counts| &mut counts.looped);
     }
     let communities = Communities::read(its.communities, rib);
-    if !communities.wanted {
-        return Err(|counts| &mut counts.unwanted);
-    }
-    let Some(encapsulation) = communities.choose(reach.family, config, peer) else {
-        return Err(|counts| &mut counts.encapsulation);
+    let way = if reach.family.is_plain() {
+        Way::Link { is_default }
+    } else {
+        communities.way(reach, config, peer)?
     };
-    if !is_host(reach.next_hop) {
+    let is_on_link = links().any(|(_, link)| link.reaches(reach.next_hop));
+    if !is_host(reach.next_hop) || (reach.family.is_plain() && !is_on_link) {
         return Err(|counts| &mut counts.unusable);
     }
     Ok(Attributes {
         next_hop: reach.next_hop,
-        encapsulation,
+        way,
         router_mac: communities.router_mac,
         mobility: communities.mobility,
         bandwidth: communities.bandwidth,
@@ -248,6 +282,17 @@ impl Communities {
         all
     }
 
+    /// Returns the way of routes that networks import by targets, or where to count those that are not kept.
+    fn way(&self, reach: &Reach<'_>, config: &Config, peer: &PeerConfig) -> Result<Way, Count> {
+        if !self.wanted {
+            return Err(|counts| &mut counts.unwanted);
+        }
+        match self.choose(reach.family, config, peer) {
+            Some(encapsulation) => Ok(Way::Tunnel(encapsulation)),
+            None => Err(|counts| &mut counts.encapsulation),
+        }
+    }
+
     /// Returns the encapsulation by which to send: of those named the preferred one, else that of the peer.
     fn choose(&self, family: Family, config: &Config, peer: &PeerConfig) -> Option<Encapsulation> {
         let is_mpls = |one: Encapsulation| one != Encapsulation::Vxlan;
@@ -262,7 +307,7 @@ impl Communities {
 
 /// Returns the label of a route, and that of routed packets to a host (0: none). Nothing: the route can't be used.
 fn route(item: &Item, flood_label: Option<[u8; 3]>, attributes: &Attributes) -> Option<(u32, u32)> {
-    let vxlan = attributes.encapsulation == Encapsulation::Vxlan;
+    let vxlan = attributes.way == Way::Tunnel(Encapsulation::Vxlan);
     let read = |[a, b, c]: [u8; 3]| {
         let field = u32::from_be_bytes([0, a, b, c]);
         let (label, first) = if vxlan { (field, 1) } else { (field >> 4, FIRST_LABEL) };
@@ -274,8 +319,9 @@ fn route(item: &Item, flood_label: Option<[u8; 3]>, attributes: &Attributes) -> 
         return None;
     }
     match item.name.place {
+        Place::Prefix(prefix) if item.name.kind == Kind::Plain => is_unicast(prefix).then_some((0, 0)),
         Place::Prefix(prefix) => {
-            let good = is_unicast(prefix) && (!item.name.evpn || routable);
+            let good = is_unicast(prefix) && (item.name.kind != Kind::Evpn || routable);
             Some((read(item.label).filter(|_| good)?, 0))
         }
         Place::Mac(mac, address) => {

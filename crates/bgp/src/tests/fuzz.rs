@@ -54,6 +54,12 @@ fn reconnect(raw: &mut Raw, sends_paths: bool) {
 fn a_peer_may_send_anything() {
     bolero::check!().for_each(|input: &[u8]| {
         let mut raw = Raw::new(&[&CAPABILITIES[..], &PLAIN].concat());
+        // Any next hop is on the link of a network.
+        let addresses = vec!["203.0.113.254/0".parse().unwrap(), "2001:db8::ffff/0".parse().unwrap()];
+        let link = Some(crate::Link { addresses, all: true });
+        let imports =
+            [import(7, &[100]), crate::Import { vrf: 9, routes: Vec::new(), macs: Vec::new(), link }];
+        raw.speaker.set_imports(&imports, raw.now);
         let mut rest = input;
         while let [kind, length, behind @ ..] = rest {
             let (bytes, behind) = behind.split_at(behind.len().min(usize::from(*length)));

@@ -107,7 +107,7 @@ impl Model {
                     _ => None,
                 };
                 if let Some((prefix, label)) = prefix.filter(|_| routes(its)) {
-                    let path = Path { tunnel: tunnel(its, label), router_mac: its.router_mac };
+                    let path = Path::Tunnel { tunnel: tunnel(its, label), router_mac: its.router_mac };
                     prefixes.entry(prefix).or_default().push((*nlri, *peer, its.clone(), path));
                 }
                 match nlri {
@@ -265,7 +265,8 @@ fn imports() -> impl Strategy<Value = Vec<Import>> {
     let one = prop::collection::btree_set(1..5_u32, 0..3);
     prop::collection::vec((one.clone(), one), 0..3).prop_map(|all| {
         let targets = |numbers: std::collections::BTreeSet<u32>| numbers.into_iter().map(target).collect();
-        let import = |(vrf, (routes, macs))| Import { vrf, routes: targets(routes), macs: targets(macs) };
+        let import =
+            |(vrf, (routes, macs))| Import { vrf, routes: targets(routes), macs: targets(macs), link: None };
         (1 as VrfId..).zip(all).map(import).collect()
     })
 }

@@ -104,7 +104,7 @@ pub(super) fn rd(number: u16) -> Rd {
 
 pub(super) fn import(vrf: VrfId, targets: &[u32]) -> Import {
     let targets: Vec<_> = targets.iter().map(|number| target(*number)).collect();
-    Import { vrf, routes: targets.clone(), macs: targets }
+    Import { vrf, routes: targets.clone(), macs: targets, link: None }
 }
 
 pub(super) fn vpn(rd_number: u16, prefix: &str) -> Nlri {
@@ -132,7 +132,7 @@ pub(super) fn vxlan(node: usize, vni: u32, targets: &[u32]) -> Announcement {
 
 pub(super) fn path(node: usize, label: u32) -> Path {
     let tunnel = Tunnel { remote: address(node), encapsulation: Encapsulation::MplsUdp, label };
-    Path { tunnel, router_mac: None }
+    Path::Tunnel { tunnel, router_mac: None }
 }
 
 impl Net {

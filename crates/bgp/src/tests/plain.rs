@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Plain IPv4 with IPv6 next hops.
 const NEXT_HOPS6: &[u8] = &[5, 6, 0, 1, 0, 1, 0, 2];
 /// Capabilities of a router of AS 65001: both families, ROUTE-REFRESH, AS in four octets.
-const EXTERNAL: [&[u8]; 4] = [PLAIN[0], PLAIN[1], &[2, 0], &[65, 4, 0, 0, 0xfd, 0xe9]];
+pub(super) const EXTERNAL: [&[u8]; 4] = [PLAIN[0], PLAIN[1], &[2, 0], &[65, 4, 0, 0, 0xfd, 0xe9]];
 const ADDRESS6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
 const OWN6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 

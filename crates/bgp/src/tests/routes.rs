@@ -31,7 +31,7 @@ fn every_kind_of_route_arrives_and_goes() {
     net.piece = 7;
     let now = net.now;
     // The second one has no MAC addresses, and so routes to them.
-    let routes_alone = Import { vrf: 8, routes: vec![target(100)], macs: Vec::new() };
+    let routes_alone = Import { vrf: 8, routes: vec![target(100)], macs: Vec::new(), link: None };
     net.speaker(0).set_imports(&[import(7, &[100]), routes_alone], now);
     let v4: std::net::IpAddr = "10.1.1.5".parse().unwrap();
     let v6: std::net::IpAddr = "fd00::5".parse().unwrap();
@@ -58,7 +58,7 @@ fn every_kind_of_route_arrives_and_goes() {
     let table = &net.nodes[0].table;
     let router_mac = Some(Mac([2, 0xaa, 0, 0, 0, 1]));
     let by_vxlan = |label| Tunnel { remote: address(1), encapsulation: Encapsulation::Vxlan, label };
-    let routed = |label| vec![Path { tunnel: by_vxlan(label), router_mac }];
+    let routed = |label| vec![Path::Tunnel { tunnel: by_vxlan(label), router_mac }];
     let expected = [
         ("0.0.0.0/0", vec![path(1, 1001)]),
         ("10.1.1.5/32", routed(5002)),
@@ -179,7 +179,7 @@ fn networks_import_what_they_want_and_ask_again_when_they_want_more() {
     // Routes by one target, MAC addresses by another.
     let now = net.now;
     let routes: Vec<RouteTarget> = vec![target(300)];
-    net.speaker(0).set_imports(&[Import { vrf: 9, routes, macs: vec![target(400)] }], now);
+    net.speaker(0).set_imports(&[Import { vrf: 9, routes, macs: vec![target(400)], link: None }], now);
     let mut host = vxlan(1, 5001, &[300]);
     host.routed = Some(5002);
     net.speaker(1)
@@ -248,7 +248,8 @@ fn labels_keep_their_values() {
     highest.label = Label::Vni(0xff_ffff);
     net.speaker(1).announce(Nlri::Prefix { rd: rd(1), prefix: prefix("10.2.0.0/16") }, highest);
     net.settle(1);
-    let labels: Vec<_> = net.nodes[0].table.routes.values().map(|paths| paths[0].tunnel.label).collect();
+    let labels: Vec<_> =
+        net.nodes[0].table.routes.values().map(|paths| paths[0].tunnel().unwrap().label).collect();
     assert_eq!(labels, [16, 0xf_ffff, 0xff_ffff]);
 }
 

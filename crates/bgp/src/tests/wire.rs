@@ -52,7 +52,7 @@ fn labels_of_vpn_families_are_shifted() {
     // 11 is MPLS over GRE too; of two, the host's preference counts.
     let gre = [3, 0x0c, 0, 0, 0, 0, 0, 11];
     raw.send(&update(&[usual(), communities(&[gre]), vpnv4(&network())]));
-    let used = |raw: &Raw| raw.table.routes[&(7, prefix("10.1.1.0/24"))][0].tunnel.encapsulation;
+    let used = |raw: &Raw| raw.table.routes[&(7, prefix("10.1.1.0/24"))][0].tunnel().unwrap().encapsulation;
     assert_eq!(used(&raw), Encapsulation::MplsGre);
     raw.send(&update(&[usual(), communities(&[gre, MPLS_UDP]), vpnv4(&network())]));
     assert_eq!(used(&raw), Encapsulation::MplsUdp);
@@ -80,7 +80,7 @@ fn labels_of_evpn_are_read_by_encapsulation() {
     assert!(raw.table.routes.is_empty());
     // VNI 5001, routed by 5002 in a network that does not have the MAC address.
     let now = raw.now;
-    let routes_alone = Import { vrf: 8, routes: vec![target(100)], macs: Vec::new() };
+    let routes_alone = Import { vrf: 8, routes: vec![target(100)], macs: Vec::new(), link: None };
     raw.speaker.set_imports(&[import(7, &[100]), routes_alone], now);
     let moved = [6, 0, 0, 0, 0, 0, 0, 3];
     let labels = [0, 0x13, 0x89, 0, 0x13, 0x8a];
@@ -89,7 +89,7 @@ fn labels_of_evpn_are_read_by_encapsulation() {
     let expected = MacPath { tunnel: tunnel(Encapsulation::Vxlan, 5001), mobility };
     assert_eq!(raw.table.macs[&key], expected);
     let router_mac = Some(Mac([2, 0xaa, 0, 0, 0, 0x12]));
-    let expected = Path { tunnel: tunnel(Encapsulation::Vxlan, 5002), router_mac };
+    let expected = Path::Tunnel { tunnel: tunnel(Encapsulation::Vxlan, 5002), router_mac };
     assert_eq!(raw.table.routes, [((8, prefix("10.1.1.5/32")), vec![expected])].into());
 }
 
@@ -161,7 +161,7 @@ fn prefixes_of_evpn_need_a_router_mac_and_no_gateway() {
         evpn(&[&[5, 34][..], &fixed].concat())
     };
     raw.send(&update(&[usual(), communities(&[VXLAN, ROUTER_MAC]), five(0)]));
-    assert_eq!(raw.table.routes[&(7, prefix("10.1.3.0/24"))][0].tunnel.label, 5003);
+    assert_eq!(raw.table.routes[&(7, prefix("10.1.3.0/24"))][0].tunnel().unwrap().label, 5003);
     raw.send(&update(&[usual(), communities(&[VXLAN, ROUTER_MAC]), five(9)]));
     assert!(raw.table.routes.is_empty());
     raw.send(&update(&[usual(), communities(&[VXLAN]), five(0)]));

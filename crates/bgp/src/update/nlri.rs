@@ -22,22 +22,33 @@ pub(crate) enum Place {
     Flood(IpAddr),
 }
 
+/// The kind of a route's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    Vpn,
+    Evpn,
+    /// A prefix alone.
+    Plain,
+}
+
 /// The name of a route among those of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Name {
     pub(crate) place: Place,
     pub(crate) rd: Rd,
-    pub(crate) evpn: bool,
+    pub(crate) kind: Kind,
     /// The Ethernet tag. As bytes, the name needs no alignment.
     pub(crate) tag: [u8; 4],
 }
 
 impl Name {
     pub(crate) const fn family(&self) -> Family {
-        match self {
-            Self { evpn: true, .. } => Family::Evpn,
-            Self { place: Place::Prefix(IpNet::V6(_)), .. } => Family::Vpnv6,
-            _ => Family::Vpnv4,
+        match (self.kind, self.place) {
+            (Kind::Evpn, _) => Family::Evpn,
+            (Kind::Vpn, Place::Prefix(IpNet::V6(_))) => Family::Vpnv6,
+            (Kind::Vpn, _) => Family::Vpnv4,
+            (Kind::Plain, Place::Prefix(IpNet::V6(_))) => Family::Ipv6Unicast,
+            (Kind::Plain, _) => Family::Ipv4Unicast,
         }
     }
 }
@@ -73,8 +84,7 @@ pub(crate) struct Form {
     pub(crate) is_withdrawn: bool,
 }
 
-/// Reads routes one by one. Nothing stands for one that can't be used: an unknown type, a wrong value, a family of which
-/// none are kept.
+/// Reads routes one by one. Nothing stands for one that can't be used: an unknown type, a wrong value, a target.
 pub(crate) fn read(form: Form, bytes: &[u8], mut each: impl FnMut(Option<Item>)) -> Result<(), Malformed> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -106,16 +116,34 @@ fn item(Form { family, is_withdrawn: withdrawn, .. }: Form, path: PathId, piece:
             (route.rd(), IpNet::V6(route.network().address()), route.label_stack().first().copied())
         }
         Family::Evpn => return evpn(path, L2EvpnRoute::parse(&mut piece).ok()?),
-        Family::Rtc | Family::Ipv4Unicast | Family::Ipv6Unicast => return None,
+        Family::Ipv4Unicast => return Some(plain(path, prefix::<4>(piece.as_slice())?)),
+        Family::Ipv6Unicast => return Some(plain(path, prefix::<16>(piece.as_slice())?)),
+        Family::Rtc => return None,
     };
-    let name = Name { place: Place::Prefix(prefix.trunc()), rd: rd_of(rd), evpn: false, tag: [0; 4] };
+    let name = Name { place: Place::Prefix(prefix.trunc()), rd: rd_of(rd), kind: Kind::Vpn, tag: [0; 4] };
     // The codec takes one label. If there are more, the next one is no distinguisher.
     let label = *labels.filter(|label| withdrawn || label.is_bottom())?.value();
     Some(Item { name, path, label, routed: None, is_indirect: false })
 }
 
+fn plain(path: PathId, prefix: IpNet) -> Item {
+    let name = Name { place: Place::Prefix(prefix.trunc()), rd: Rd([0; 8]), kind: Kind::Plain, tag: [0; 4] };
+    Item { name, path, label: [0; 3], routed: None, is_indirect: false }
+}
+
+/// Reads a length in bits, and the first octets of an address, which may have `N`.
+fn prefix<const N: usize>(piece: &[u8]) -> Option<IpNet>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (bits, octets) = piece.split_first()?;
+    let mut address = [0; N];
+    address.get_mut(..octets.len())?.copy_from_slice(octets);
+    IpNet::new(address.into(), *bits).ok()
+}
+
 fn evpn(path: PathId, route: L2EvpnRoute) -> Option<Item> {
-    let name = |place, rd, tag: u32| Name { place, rd: rd_of(rd), evpn: true, tag: tag.to_be_bytes() };
+    let name = |place, rd, tag: u32| Name { place, rd: rd_of(rd), kind: Kind::Evpn, tag: tag.to_be_bytes() };
     let prefix = |prefix: IpNet, rd, tag, label: &MplsLabel, is_indirect: bool| Item {
         name: name(Place::Prefix(prefix.trunc()), rd, tag),
         path,

@@ -53,6 +53,8 @@ pub(crate) struct Reach<'a> {
 pub(crate) struct Received<'a> {
     pub(crate) origin: Option<u8>,
     pub(crate) path: Option<Path>,
+    /// The next hop of plain routes outside of attributes.
+    pub(crate) next_hop: Option<Ipv4Addr>,
     pub(crate) med: Option<u32>,
     pub(crate) preference: Option<u32>,
     pub(crate) originator: Option<Ipv4Addr>,
@@ -82,6 +84,7 @@ pub(crate) struct Path {
 mod code {
     pub(super) const ORIGIN: u8 = 1;
     pub(super) const AS_PATH: u8 = 2;
+    pub(super) const NEXT_HOP: u8 = 3;
     pub(super) const MED: u8 = 4;
     pub(super) const LOCAL_PREF: u8 = 5;
     pub(super) const COMMUNITIES: u8 = 8;
@@ -100,8 +103,8 @@ const EXTENDED: u8 = 0x10;
 /// Returns the flags that an attribute must have.
 const fn flags(code: u8) -> Option<u8> {
     match code {
-        // Besides those that are read: NEXT_HOP, ATOMIC_AGGREGATE.
-        code::ORIGIN | code::AS_PATH | 3 | code::LOCAL_PREF | 6 => Some(TRANSITIVE),
+        // Besides those that are read: ATOMIC_AGGREGATE.
+        code::ORIGIN | code::AS_PATH | code::NEXT_HOP | code::LOCAL_PREF | 6 => Some(TRANSITIVE),
         code::MED | code::ORIGINATOR_ID | code::CLUSTER_LIST | code::MP_REACH | code::MP_UNREACH => {
             Some(OPTIONAL)
         }
@@ -145,10 +148,12 @@ pub(crate) fn read<'a>(body: &'a [u8], context: &Context) -> Result<Update<'a>, 
         }
         update.add(&attribute, context)?;
     }
-    if update.reach.is_some() && update.fault.is_none() {
+    let has_plain = !update.plain.1.is_empty();
+    if (update.reach.is_some() || has_plain) && update.fault.is_none() {
         update.fault = match update.attributes {
             Received { origin: None, .. } => Some("no ORIGIN"),
             Received { path: None, .. } => Some("no AS_PATH"),
+            Received { next_hop: None, .. } if has_plain => Some("no NEXT_HOP, or a malformed one"),
             _ => None,
         };
     }
@@ -262,6 +267,8 @@ impl<'a> Received<'a> {
                 _ => return Err("malformed ORIGIN"),
             },
             code::AS_PATH => self.path = Some(attribute.path(context).ok_or("malformed AS_PATH")?),
+            // Routes in attributes have another (RFC 4760, 3).
+            code::NEXT_HOP => self.next_hop = attribute.number().map(Into::into),
             code::MED => self.med = Some(attribute.number().ok_or("malformed MULTI_EXIT_DISC")?),
             // These mean nothing between autonomous systems (RFC 7606, 7).
             code::LOCAL_PREF | code::ORIGINATOR_ID | code::CLUSTER_LIST if context.external => {}

@@ -99,6 +99,9 @@ pub struct Network {
     /// Route targets under which its routes are announced. Empty: as for `import`.
     #[serde(serialize_with = "display_all", skip_serializing_if = "Vec::is_empty")]
     pub export: Vec<RouteName>,
+    /// The plain routes of BGP peers that it takes; `None`: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub import_unicast: Option<ImportUnicast>,
     /// Whether the host exchanges MAC addresses and floods by BGP as well.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub evpn: bool,
@@ -156,6 +159,17 @@ impl Serialize for Snat {
         }
     }
 }
+
+/// The plain routes of BGP peers that a network takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImportUnicast {
+    /// Default routes.
+    Default,
+    /// All.
+    All,
+}
+
+names!(ImportUnicast { Default = "default", All = "all" });
 
 /// For which destinations a guest's port has the same port of a shared address (RFC 4787, 4.1).
 #[derive(Clone, Copy, Debug, std::default::Default, PartialEq, Eq)]
@@ -313,6 +327,14 @@ impl Network {
         let (domain, resolvers, dhcp_options) = (r.get("domain"), r.list("resolvers"), r.get("dhcp_options"));
         let (bgp, rd) = (r.get("bgp").unwrap_or(true), r.get("rd"));
         let (import, export) = (r.list("import"), r.list("export"));
+        let import_unicast = r.get("import_unicast");
+        if import_unicast.is_some() && (wire.is_none() || gateways.is_empty() || !bgp) {
+            r.problem(
+                Some("import_unicast"),
+                "`import_unicast` needs a `wire`, on which the routers are, and `gateways` in their subnets, without \
+                 `bgp = false`",
+            );
+        }
         let evpn = r.get("evpn").unwrap_or(false);
         if evpn && vni.is_none() {
             r.problem(Some("evpn"), "`evpn` needs a `vni`, by which the other hosts send to the network");
@@ -373,6 +395,7 @@ impl Network {
                 rd,
                 import,
                 export,
+                import_unicast,
                 evpn,
                 l3_import,
                 l3_export,

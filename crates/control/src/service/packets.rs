@@ -178,7 +178,10 @@ fn by_bgp(ports: &dyn Ports, view: &View, of: &model::Step) -> Vec<v1::Step> {
     let path = |path: v1::BgpPath| v1::Step {
         table: "bgp".to_owned(),
         key: format!("{} {prefix}", view.network_name(*vrf)),
-        result: Some(format!("peer {}, rd {}", path.peer, path.rd)),
+        result: Some(match path.rd.as_str() {
+            "" => format!("peer {}", path.peer),
+            rd => format!("peer {}, rd {rd}", path.peer),
+        }),
         protocol: None,
     };
     ports.bgp_paths(vrf.0, prefix).into_iter().filter(|path| path.used).map(path).collect()

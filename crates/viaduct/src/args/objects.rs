@@ -250,6 +250,9 @@ pub struct NetworkArgs {
     /// A route target to announce its routes under; may be repeated [default: AS and VNI, or VRF]
     #[arg(long, value_name = "TARGET")]
     pub export: Vec<String>,
+    /// Plain IPv4 and IPv6 routes of BGP peers to take: default (default routes) or all
+    #[arg(long, value_name = "WHICH", requires = "wire")]
+    pub import_unicast: Option<String>,
     /// Exchange MAC addresses and floods by BGP as well
     #[arg(long, requires = "vni")]
     pub evpn: bool,

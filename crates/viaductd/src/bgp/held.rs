@@ -20,7 +20,7 @@ pub struct Held {
     /// An IP address of that MAC address. Then there is no tunnel, and a prefix that earlier versions can't read.
     #[serde(default)]
     address: Option<IpAddr>,
-    /// The tunnels by which it is reached.
+    /// The tunnels or routers by which it is reached, each as often as its weight.
     to: Vec<HeldTunnel>,
 }
 
@@ -35,11 +35,27 @@ struct HeldTunnel {
 const KINDS: [(&str, TunnelKind); 3] =
     [("mpls-udp", TunnelKind::MplsUdp), ("mpls-gre", TunnelKind::MplsGre), ("vxlan", TunnelKind::Vxlan)];
 
+/// The kind of a path without a tunnel.
+const VIA: &str = "via";
+
 impl HeldTunnel {
     fn of(tunnel: &Tunnel) -> Option<Self> {
         let (kind, _) = KINDS.iter().find(|(_, kind)| *kind == tunnel.kind)?;
         let mac = tunnel.mac.map(|mac| mac.0);
         Some(Self { kind: (*kind).to_owned(), remote: tunnel.remote, id: tunnel.id, mac })
+    }
+
+    /// Returns the form of a router of the network itself, which earlier versions leave out.
+    fn via(router: IpAddr) -> Self {
+        Self { kind: VIA.to_owned(), remote: router, id: 0, mac: None }
+    }
+
+    fn path(&self) -> Option<rib::Path> {
+        if self.kind == VIA {
+            Some(rib::Path::Via(self.remote))
+        } else {
+            self.tunnel().map(rib::Path::Tunnel)
+        }
     }
 
     fn tunnel(&self) -> Option<Tunnel> {
@@ -53,7 +69,8 @@ pub(super) fn held(core: &Core, source: SourceId) -> Vec<Held> {
     let routes = core.routes_of(source).into_iter().map(|(vrf, prefix, paths)| {
         let tunnels = paths.paths().iter().filter_map(|path| match path {
             rib::Path::Tunnel(tunnel) => HeldTunnel::of(tunnel),
-            _ => None,
+            rib::Path::Via(router) => Some(HeldTunnel::via(*router)),
+            rib::Path::Discard => None,
         });
         Held { vrf: vrf.0, prefix: Some(prefix.to_string()), mac: None, address: None, to: tunnels.collect() }
     });
@@ -90,7 +107,7 @@ pub(super) fn sorted(held: Vec<Held>) -> (Routes, Bridges) {
         }
         match (prefix.map(|prefix| prefix.parse::<IpNet>()), mac) {
             (Some(Ok(prefix)), _) => {
-                let paths = PathSet::new(tunnels.into_iter().map(rib::Path::Tunnel));
+                let paths = PathSet::new(to.iter().filter_map(HeldTunnel::path));
                 routes.entry(Vrf(vrf)).or_default().extend(paths.map(|paths| (prefix, Some(paths))));
             }
             (Some(Err(_)), _) => {}
@@ -120,6 +137,14 @@ mod tests {
         };
         let tunnels = KINDS.map(tunnel);
         let to: Vec<_> = tunnels.iter().filter_map(HeldTunnel::of).collect();
+        let router: IpAddr = "203.0.113.1".parse().unwrap();
+        let way_out = Held {
+            vrf: 4,
+            prefix: Some("0.0.0.0/0".to_owned()),
+            mac: None,
+            address: None,
+            to: [vec![HeldTunnel::via(router); 2], to[..1].to_vec()].concat(),
+        };
         let of = |prefix: Option<&str>, mac| Held {
             vrf: 3,
             prefix: prefix.map(str::to_owned),
@@ -130,11 +155,14 @@ mod tests {
         let address = "10.0.0.7".parse().unwrap();
         let owner = Held { address: Some(address), to: Vec::new(), ..of(Some("address"), Some([2; 6])) };
         let (route, broken) = (of(Some("10.0.0.0/8"), None), of(Some("x"), None));
-        let held = vec![route, broken, of(None, Some([2; 6])), of(None, None), owner];
+        let held = vec![way_out, route, broken, of(None, Some([2; 6])), of(None, None), owner];
         let text = serde_json::to_string(&held).unwrap();
         let (routes, bridges) = sorted(serde_json::from_str(&text).unwrap());
         let paths = PathSet::new(tunnels.map(rib::Path::Tunnel));
         assert_eq!(routes[&Vrf(3)], [("10.0.0.0/8".parse().unwrap(), paths)]);
+        let via = rib::Path::Via(router);
+        let paths = PathSet::new([via, via, rib::Path::Tunnel(tunnels[0])]);
+        assert_eq!(routes[&Vrf(4)], [("0.0.0.0/0".parse().unwrap(), paths)]);
         let change = &bridges[&Vrf(3)];
         assert_eq!(change.macs, [(Mac([2; 6]), Some(tunnels[0]))]);
         assert_eq!(change.flood, Some(tunnels.to_vec()));

@@ -177,7 +177,12 @@ fn of(vrf: VrfId) -> Vrf {
 }
 
 fn path(path: &Path) -> rib::Path {
-    rib::Path::Tunnel(Tunnel { mac: path.router_mac, ..tunnel(&path.tunnel) })
+    match path {
+        Path::Tunnel { tunnel: of, router_mac } => {
+            rib::Path::Tunnel(Tunnel { mac: *router_mac, ..tunnel(of) })
+        }
+        Path::Via(router) => rib::Path::Via(*router),
+    }
 }
 
 fn tunnel(tunnel: &bgp::Tunnel) -> Tunnel {

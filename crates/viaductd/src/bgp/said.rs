@@ -2,10 +2,10 @@
 
 use super::moves::Moves;
 use bgp::{
-    Announcement, Config, Encapsulation, Family, Import, Label, Mobility, Nlri, PeerConfig, Rd, RouteTarget,
-    Speaker, VrfId,
+    Announcement, Config, Encapsulation, Family, Import, Label, Link, Mobility, Nlri, PeerConfig, Rd,
+    RouteTarget, Speaker, VrfId,
 };
-use config::{BgpFamily, Password, RouteName, TunnelKind};
+use config::{BgpFamily, ImportUnicast, Password, RouteName, TunnelKind};
 use control::{Speech, SpokenNetwork};
 use ipnet::IpNet;
 use packet::Mac;
@@ -84,7 +84,12 @@ pub(super) fn imports(speech: &Speech) -> Vec<Import> {
         let of = |names: &[RouteName]| names.iter().filter_map(target).collect::<Vec<_>>();
         let macs = if network.evpn { of(&network.import) } else { Vec::new() };
         let routes = [of(&network.import), of(&network.l3_import)].concat();
-        Import { vrf: VrfId::from(*vrf), routes, macs }
+        let link = network.unicast.as_ref();
+        let link = link.map(|(which, addresses)| Link {
+            addresses: addresses.clone(),
+            all: *which == ImportUnicast::All,
+        });
+        Import { vrf: VrfId::from(*vrf), routes, macs, link }
     };
     speech.networks.iter().map(import).collect()
 }
@@ -212,6 +217,7 @@ mod tests {
             rd: "192.0.2.1:1".parse().unwrap(),
             import: names("64512:5001"),
             export: names("64512:5001"),
+            unicast: None,
             l3_import: l3vni.map_or(Vec::new(), |_| names("64512:6001")),
             l3_export: l3vni.map_or(Vec::new(), |_| names("64512:6001")),
             prefixes: ["10.1.1.0/24".parse().unwrap()].into(),

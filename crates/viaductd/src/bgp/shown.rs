@@ -4,8 +4,8 @@ use super::{Bgp, moves};
 use api::v1;
 use bfd::Status;
 use bgp::{
-    Announcement, Bandwidth, Candidate, Counts, KnownMac, Label, MacPath, Nlri, PeerStatus, Rd, Speaker,
-    Tunnel, Verdict, VrfId,
+    Announcement, Bandwidth, Candidate, Counts, KnownMac, Label, MacPath, Nlri, Path, PeerStatus, Rd,
+    Speaker, Tunnel, Verdict, VrfId,
 };
 use ipnet::IpNet;
 use packet::Mac;
@@ -201,16 +201,20 @@ const fn counts(counts: &Counts) -> [(&'static str, u64); 15] {
 }
 
 fn path(prefix: IpNet, candidate: &Candidate) -> v1::BgpPath {
-    let tunnel = candidate.path.tunnel;
+    let (remote, encapsulation, label) = match candidate.path {
+        Path::Tunnel { tunnel, .. } => (tunnel.remote, tunnel.encapsulation.name(), tunnel.label),
+        Path::Via(router) => (router, "", 0),
+    };
+    let is_plain = matches!(candidate.path, Path::Via(_));
     v1::BgpPath {
         // The control plane knows it.
         network: String::new(),
         prefix: prefix.to_string(),
         peer: candidate.peer.to_string(),
-        rd: candidate.rd.to_string(),
-        remote: tunnel.remote.to_string(),
-        encapsulation: tunnel.encapsulation.name().to_owned(),
-        label: tunnel.label,
+        rd: if is_plain { String::new() } else { candidate.rd.to_string() },
+        remote: remote.to_string(),
+        encapsulation: encapsulation.to_owned(),
+        label,
         used: candidate.verdict == Verdict::Used,
         why: match candidate.verdict {
             Verdict::Used => "one of the best".to_owned(),

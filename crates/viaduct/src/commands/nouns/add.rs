@@ -126,6 +126,7 @@ pub fn network(args: NetworkArgs) -> Result<Vec<Object>, Failure> {
         rd: args.rd,
         import: args.import,
         export: args.export,
+        import_unicast: args.import_unicast,
         evpn: args.evpn.then_some(true),
         l3vni: args.l3vni,
         l3_import: args.l3_import,
