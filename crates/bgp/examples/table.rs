@@ -116,7 +116,7 @@ fn make(routes: u32) -> Option<()> {
 
 fn measure(routes: u32, messages: &[u8]) -> Option<()> {
     let (mut learner, mut source) = (speaker(1, 2), speaker(2, 1));
-    learner.set_imports(&[Import { vrf: 7, routes: target(), macs: Vec::new() }], NOW);
+    learner.set_imports(&[Import { vrf: 7, routes: target(), macs: Vec::new(), link: None }], NOW);
     let (its, _) = join(&mut learner, &mut source)?;
     let (before, start, mut changes) = (memory(), Instant::now(), 0);
     for piece in messages.chunks(1 << 16) {
