@@ -342,6 +342,43 @@ def test_two_hosts_and_nothing_else(lab):
     containers["a"].expect_ping(B1.address)
 
 
+@pytest.mark.parametrize("reflector", [{"passwords": {CONTROL["a"]: "a-secret"}, "near": [CONTROL["a"]]}], indirect=True)
+def test_peers_of_a_range_call(lab, reflector):
+    """Nobody names them one by one: here the reflector, and a host that does not know the password."""
+    config = bgp_config("a", ["a1"]).without("bgp.peer", address=CONTROL["rr"])
+    config.bgp["listen"] = [CONTROL["a"]]
+    config.add("bgp.range", prefix="198.51.100.0/24", password="a-secret", ttl_security=1, max_peers=1)
+    a, [a1] = start(lab, "a", ["a1"], config)
+    b, [b1] = start(lab, "b", ["b1"])
+    for host, seat in ((a, B1), (b, A1)):
+        eventually(lambda host=host, seat=seat: has_route(host, f"{seat.address}/32"), "the other's route")
+    a1.expect_ping(B1.address)
+    said = a.viaduct("bgp")
+    assert [(peer["address"], peer["range"]) for peer in said["peers"]] == [(CONTROL["rr"], "198.51.100.0/24")]
+    assert [(known["peers"], known["max_peers"]) for known in said["ranges"]] == [(1, 1)]
+    lines = a.call("bgp", "announced", "--network", "blue").stdout.splitlines()
+    assert any(f"{A1.address}/32" in line and "100001" in line for line in lines), lines
+    # A stranger gets no session, and takes nobody's place.
+    stranger = plug(lab, "go")
+    with stranger.socket(socket.AF_INET, socket.SOCK_STREAM) as unsigned:
+        unsigned.settimeout(1)
+        with pytest.raises(TimeoutError):
+            unsigned.connect((CONTROL["a"], 179))
+    # Another daemon takes over, and keeps the routes until the peer has called.
+    a.replace()
+    assert has_route(a, f"{B1.address}/32")
+    a1.expect_ping(B1.address)
+    is_up = lambda: [peer["state"] for peer in a.viaduct("bgp")["peers"]] == ["Established"]
+    eventually(is_up, "the new daemon's session")
+    # The file names the peer now: it is the same one.
+    named = config.without("bgp.range", prefix="198.51.100.0/24")
+    a.apply(named.add("bgp.peer", address=CONTROL["rr"], password="a-secret", ttl_security=1, passive=True))
+    eventually(is_up, "its session")
+    assert a.viaduct("bgp")["peers"][0]["range"] is None and a.viaduct("bgp")["ranges"] == []
+    a1.expect_ping(B1.address)
+    b1.expect_ping(A1.address)
+
+
 def test_garbage_ends_the_session_and_nothing_else(lab):
     a, [a1] = start(lab, "a", ["a1"])
     namespace = plug(lab, "rr")

@@ -37,13 +37,32 @@ pub struct PeerConfig {
     pub encapsulation: Encapsulation,
     /// Whether the peer opens the connection, never the speaker.
     pub passive: bool,
-    /// A number for the password that both sign with. A session with another one begins anew.
+    /// A number for the password that both sign with, and all else that a connection keeps from its beginning. A session
+    /// with another one begins anew.
     pub password: u64,
     /// Seconds for which the peer is asked to keep the host's routes when the session ends (RFC 4724), at most 4095.
     /// The routes of a peer that asks for no time are kept for as long. 0: nothing is asked, nothing kept.
     pub restart_time: u16,
     /// Most routes to keep of it. One more ends the session (RFC 4486).
     pub max_routes: usize,
+}
+
+/// A range of addresses from which peers may call that nobody names one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeConfig {
+    /// The addresses, which identify the range.
+    pub range: IpNet,
+    /// Most peers of the range at a time.
+    pub max_peers: usize,
+    /// The configuration of each, but for its address. The speaker calls none of them.
+    pub peer: PeerConfig,
+}
+
+impl RangeConfig {
+    /// Returns the configuration of the peer with this address.
+    pub(crate) fn peer(&self, address: IpAddr) -> PeerConfig {
+        PeerConfig { address, passive: true, ..self.peer.clone() }
+    }
 }
 
 /// The imports of one network.

@@ -29,7 +29,7 @@ mod tests;
 mod update;
 
 pub use bandwidth::Bandwidth;
-pub use config::{Config, Import, Link, PeerConfig};
+pub use config::{Config, Import, Link, PeerConfig, RangeConfig};
 pub use names::{BadName, Encapsulation, Family, Rd, RouteTarget};
 pub use notification::Notification;
 pub use route::{
@@ -38,4 +38,4 @@ pub use route::{
 };
 pub use session::Conn;
 pub use speaker::{Event, Speaker};
-pub use status::{Candidate, Counts, Down, MAX_CANDIDATES, PeerStatus, State, Verdict};
+pub use status::{Candidate, Counts, Down, MAX_CANDIDATES, PeerStatus, RangeStatus, State, Verdict};

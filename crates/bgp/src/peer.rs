@@ -5,12 +5,15 @@ use crate::names::Family;
 use crate::own::Own;
 use crate::session::{Conn, Session};
 use crate::status::{Counts, Down, PeerStatus, State};
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) config: PeerConfig,
+    /// The range of which it is, if nobody named it alone.
+    pub(crate) range: Option<IpNet>,
     /// At most one that the peer opened and one that this speaker opened.
     pub(crate) sessions: Vec<Session>,
     /// When to open a connection.
@@ -51,6 +54,7 @@ impl Peer {
     pub(crate) fn new(config: PeerConfig, now: Duration) -> Self {
         Self {
             config,
+            range: None,
             sessions: Vec::new(),
             retry: Some(now),
             failures: 0,
@@ -116,6 +120,7 @@ impl Peer {
         let agreed = session.map(|session| &session.agreed);
         PeerStatus {
             address: self.config.address,
+            range: self.range,
             asn: self.config.asn,
             state: session.map_or(State::Idle, |session| session.state),
             since: self.since,

@@ -1,6 +1,6 @@
 //! Routes: what the host announces, and what it has learned.
 
-use crate::names::{Encapsulation, Rd, RouteTarget};
+use crate::names::{Encapsulation, Family, Rd, RouteTarget};
 use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
@@ -52,6 +52,32 @@ pub enum Nlri {
         /// The prefix. Bits beyond its length are 0.
         prefix: IpNet,
     },
+}
+
+impl Nlri {
+    /// Returns the family by which it goes.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        match self {
+            Self::Vpn { prefix: IpNet::V4(_), .. } => Family::Vpnv4,
+            Self::Vpn { prefix: IpNet::V6(_), .. } => Family::Vpnv6,
+            Self::Unicast { prefix: IpNet::V4(_) } => Family::Ipv4Unicast,
+            Self::Unicast { prefix: IpNet::V6(_) } => Family::Ipv6Unicast,
+            Self::Prefix { .. } | Self::Mac { .. } | Self::Flood { .. } => Family::Evpn,
+        }
+    }
+
+    /// Returns the distinguisher of its network; `None` for a plain route.
+    #[must_use]
+    pub const fn rd(&self) -> Option<Rd> {
+        match self {
+            Self::Vpn { rd, .. }
+            | Self::Prefix { rd, .. }
+            | Self::Mac { rd, .. }
+            | Self::Flood { rd, .. } => Some(*rd),
+            Self::Unicast { .. } => None,
+        }
+    }
 }
 
 /// The label of a route, and by that its kind of encapsulation.

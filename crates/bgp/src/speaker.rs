@@ -3,6 +3,7 @@
 mod input;
 mod machine;
 mod output;
+mod ranges;
 mod restart;
 mod updates;
 
@@ -17,6 +18,7 @@ use crate::session::{Conn, Session};
 use crate::status::{Candidate, Down, MAX_CANDIDATES, PeerStatus, Verdict};
 use ipnet::IpNet;
 use packet::Mac;
+use ranges::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -62,6 +64,7 @@ pub enum Event {
 pub struct Speaker {
     config: Config,
     peers: BTreeMap<PeerId, Peer>,
+    ranges: Vec<Range>,
     rib: Rib,
     routes: Routes,
     events: VecDeque<Event>,
@@ -79,6 +82,7 @@ impl Speaker {
         Self {
             config,
             peers: BTreeMap::new(),
+            ranges: Vec::new(),
             rib: Rib::default(),
             routes: Routes::new(),
             events: VecDeque::new(),
@@ -97,25 +101,35 @@ impl Speaker {
 
     /// Follows other peers. Those that stay as they are do not notice; the session of one that changes begins anew.
     pub fn set_peers(&mut self, peers: Vec<PeerConfig>, now: Duration) {
-        let stays = |peer: &Peer| peers.iter().any(|new| new.address == peer.config.address);
+        let stays =
+            |peer: &Peer| peer.range.is_some() || peers.iter().any(|new| new.address == peer.config.address);
         let gone: Vec<_> = self.peers.iter().filter(|(_, peer)| !stays(peer)).map(|(id, _)| *id).collect();
         for id in gone {
-            self.end_all(id, &Notification::new(notification::CEASE, cease::REMOVED), now);
-            self.rib.sweep(id, |_, _| true);
-            self.peers.remove(&id);
+            self.remove_peer(id, cease::REMOVED, now);
         }
         for config in peers {
             match self.id_of(config.address) {
-                None => {
-                    let free = (0..PeerId::MAX).find(|id| !self.peers.contains_key(id));
-                    if let Some(id) = free {
-                        self.peers.insert(id, Peer::new(config, now));
-                    }
+                None => drop(self.add_peer(Peer::new(config, now))),
+                Some(id) => {
+                    self.peers.get_mut(&id).into_iter().for_each(|peer| peer.range = None);
+                    self.change_peer(id, config, now);
                 }
-                Some(id) => self.change_peer(id, config, now),
             }
         }
         self.check_synchronized();
+    }
+
+    fn add_peer(&mut self, peer: Peer) -> Option<PeerId> {
+        let free = (0..PeerId::MAX).find(|id| !self.peers.contains_key(id))?;
+        self.peers.insert(free, peer);
+        Some(free)
+    }
+
+    /// Ends the session of a peer for a reason (RFC 4486), and forgets the peer.
+    fn remove_peer(&mut self, id: PeerId, why: u8, now: Duration) {
+        self.end_all(id, &Notification::new(notification::CEASE, why), now);
+        self.rib.sweep(id, |_, _| true);
+        self.peers.remove(&id);
     }
 
     fn change_peer(&mut self, id: PeerId, config: PeerConfig, now: Duration) {

@@ -5,6 +5,7 @@ use crate::names::{Family, Rd, RouteTarget};
 use crate::notification::Notification;
 use crate::rib::Rank;
 use crate::route::Path;
+use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -106,6 +107,8 @@ pub struct Counts {
 pub struct PeerStatus {
     /// The peer's address.
     pub address: IpAddr,
+    /// The range of which it is, if nobody named it alone.
+    pub range: Option<IpNet>,
     /// The peer's autonomous system.
     pub asn: u32,
     /// The state of its session.
@@ -128,6 +131,17 @@ pub struct PeerStatus {
     pub counts: Counts,
     /// Why the last session or connection ended.
     pub last: Option<Down>,
+}
+
+/// A range of peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeStatus {
+    /// The addresses.
+    pub range: IpNet,
+    /// Most peers at a time.
+    pub max_peers: usize,
+    /// Connections that were refused because so many peers had a session.
+    pub refused: u64,
 }
 
 /// Why a route is used or not.

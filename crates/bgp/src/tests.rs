@@ -6,6 +6,7 @@ mod model;
 mod net;
 mod paths;
 mod plain;
+mod ranges;
 mod raw;
 mod routers;
 mod routes;

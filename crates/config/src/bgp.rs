@@ -1,12 +1,16 @@
 //! `[bgp]`: the host's BGP speaker and its peers.
 
-use crate::object::{Network, TunnelKind};
+mod peer;
+
+pub use peer::{Bfd, BgpPeer, BgpRange, Password};
+
+use crate::object::Network;
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Value, Within, describe, display, names, text};
+use crate::value::{Value, Within, display, names, text};
 use packet::Mac;
+use peer::Templates;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -17,6 +21,8 @@ pub const BGP_PORT: u16 = 179;
 pub const MOST_LISTEN: usize = 4;
 /// Most peers.
 const MOST_PEERS: usize = 64;
+/// Most ranges of peers.
+const MOST_RANGES: usize = 16;
 
 /// `[bgp]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,107 +40,11 @@ pub struct Bgp {
     #[serde(serialize_with = "display")]
     pub labels: Labels,
     /// The peers.
-    #[serde(rename = "peer")]
+    #[serde(rename = "peer", skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<BgpPeer>,
-}
-
-/// `[[bgp.peer]]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct BgpPeer {
-    /// The peer's address.
-    pub address: IpAddr,
-    /// The peer's autonomous system.
-    #[serde(rename = "as")]
-    pub asn: u32,
-    /// The families of routes that are exchanged.
-    pub families: Vec<BgpFamily>,
-    /// The encapsulation of routes with an MPLS label.
-    pub encapsulation: TunnelKind,
-    /// The port to which the host connects.
-    pub port: u16,
-    /// Whether only the peer opens the connection.
-    pub passive: bool,
-    /// Seconds for which both keep routes when the session ends; 0: not at all.
-    pub graceful_restart: u16,
-    /// Most routes that it may send.
-    pub max_prefixes: u32,
-    /// BFD watches the path to it, or not.
-    #[serde(skip_serializing_if = "Bfd::is_off")]
-    pub bfd: Bfd,
-    /// The password that segments of both are signed with (RFC 2385).
-    #[serde(skip)]
-    pub password: Option<Password>,
-}
-
-/// How BFD watches the path to a peer (RFC 5880).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bfd {
-    /// `false`: it is not.
-    #[default]
-    Off,
-    /// `true`: the peer is on a link of the host (RFC 5881).
-    Link,
-    /// `"multihop"`: it is behind routers (RFC 5883).
-    Multihop,
-}
-
-impl Bfd {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-    const fn is_off(&self) -> bool {
-        matches!(self, Self::Off)
-    }
-}
-
-impl Value for Bfd {
-    fn read(value: &Node<'_>) -> Result<Self, String> {
-        match value {
-            Node::Boolean(false) => Ok(Self::Off),
-            Node::Boolean(true) => Ok(Self::Link),
-            Node::String(name) if name == "multihop" => Ok(Self::Multihop),
-            other => Err(format!("expected true, false or \"multihop\", found {}", describe(other))),
-        }
-    }
-}
-
-impl Serialize for Bfd {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Off => serializer.serialize_bool(false),
-            Self::Link => serializer.serialize_bool(true),
-            Self::Multihop => serializer.serialize_str("multihop"),
-        }
-    }
-}
-
-/// A password, which is shown to nobody: 1 to 80 bytes.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Password(String);
-
-impl Password {
-    const MOST: usize = 80;
-
-    /// Returns its text.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password")
-    }
-}
-
-impl Value for Password {
-    fn read(value: &Node<'_>) -> Result<Self, String> {
-        // Messages don't show it, whatever it is.
-        let Node::String(text) = value else { return Err("a password is a string in quotes".to_owned()) };
-        match text.len() {
-            1..=Self::MOST => Ok(Self(text.to_string())),
-            length => Err(format!("a password has 1 to {} bytes, this one {length}", Self::MOST)),
-        }
-    }
+    /// Ranges of addresses from which other peers may call.
+    #[serde(rename = "range", skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<BgpRange>,
 }
 
 /// Families of addresses.
@@ -273,6 +183,16 @@ impl Bgp {
         (SocketAddr::new(peer.address, peer.port), source.copied())
     }
 
+    /// Returns the peer with an address: the configured one, or one of the longest range that has it.
+    #[must_use]
+    pub fn peer_at(&self, address: IpAddr) -> Option<&BgpPeer> {
+        let ranges = || {
+            let ranges = self.ranges.iter().filter(|range| range.prefix.contains(&address));
+            ranges.max_by_key(|range| range.prefix.prefix_len()).map(|range| &range.peer)
+        };
+        self.peers.iter().find(|peer| peer.address == address).or_else(ranges)
+    }
+
     /// Returns the route targets under which a network's routes are announced.
     #[must_use]
     pub fn export(&self, network: &Network) -> Vec<RouteName> {
@@ -349,33 +269,68 @@ impl Bgp {
             r.problem(Some("listen"), format!("`listen` takes {MOST_LISTEN} addresses"));
         }
         let labels = r.get("labels").unwrap_or(Labels::DEFAULT);
-        let templates = templates(&mut r);
-        let tables = r.tables("peer");
-        if tables.is_empty() {
+        let templates = peer::templates(&mut r);
+        let peers = read_peers(&mut r, asn, &templates);
+        let ranges = read_ranges(&mut r, asn, &templates);
+        if !r.has("peer") && !r.has("range") {
             r.problem(None, "without a [[bgp.peer]] there is nobody to speak to");
         }
-        if tables.len() > MOST_PEERS {
-            r.problem(
-                Some("peer"),
-                format!("there may be {MOST_PEERS} peers; let them speak to a route reflector"),
-            );
+        let waiting = peers.iter().filter(|peer| peer.passive).map(|peer| {
+            format!("the peer {} is `passive`, so `listen` must say where it connects", peer.address)
+        });
+        let called = ranges.iter().map(|range| {
+            format!("peers of {} call this host, so `listen` must say where they connect", range.prefix)
+        });
+        for message in waiting.chain(called).filter(|_| listen.is_empty()) {
+            r.problem(Some("listen"), message);
         }
-        let mut peers: Vec<BgpPeer> = Vec::new();
-        for table in tables {
-            let Some(peer) = BgpPeer::read(table, asn, &templates) else { continue };
-            if peers.iter().any(|other| other.address == peer.address) {
-                r.problem(Some("peer"), format!("the peer {} is there twice", peer.address));
-            }
-            if peer.passive && listen.is_empty() {
-                let message =
-                    format!("the peer {} is `passive`, so `listen` must say where it connects", peer.address);
+        for peer in peers.iter().filter(|peer| peer.password.is_none()) {
+            let asks =
+                |range: &&BgpRange| range.peer.password.is_some() && range.prefix.contains(&peer.address);
+            if let Some(range) = ranges.iter().find(asks) {
+                let message = format!(
+                    "the peer {} needs a `password` of its own: without one, that of the range {} counts",
+                    peer.address, range.prefix
+                );
                 r.problem(Some("peer"), message);
             }
-            peers.push(peer);
         }
         r.finish();
-        Some(Self { asn: asn?, router_id, listen, labels, peers })
+        Some(Self { asn: asn?, router_id, listen, labels, peers, ranges })
     }
+}
+
+fn read_peers(r: &mut Reader<'_>, own: Option<u32>, templates: &Templates) -> Vec<BgpPeer> {
+    let tables = r.tables("peer");
+    if tables.len() > MOST_PEERS {
+        r.problem(
+            Some("peer"),
+            format!("there may be {MOST_PEERS} peers; let them speak to a route reflector"),
+        );
+    }
+    let mut peers: Vec<BgpPeer> = Vec::new();
+    for peer in tables.into_iter().filter_map(|table| BgpPeer::read(table, own, templates)) {
+        if peers.iter().any(|other| other.address == peer.address) {
+            r.problem(Some("peer"), format!("the peer {} is there twice", peer.address));
+        }
+        peers.push(peer);
+    }
+    peers
+}
+
+fn read_ranges(r: &mut Reader<'_>, own: Option<u32>, templates: &Templates) -> Vec<BgpRange> {
+    let tables = r.tables("range");
+    if tables.len() > MOST_RANGES {
+        r.problem(Some("range"), format!("there may be {MOST_RANGES} ranges"));
+    }
+    let mut ranges: Vec<BgpRange> = Vec::new();
+    for range in tables.into_iter().filter_map(|table| BgpRange::read(table, own, templates)) {
+        if ranges.iter().any(|other| other.prefix == range.prefix) {
+            r.problem(Some("range"), format!("the range {} is there twice", range.prefix));
+        }
+        ranges.push(range);
+    }
+    ranges
 }
 
 /// Returns the BGP identifier: the configured one, or else the IPv4 source address of tunnels.
@@ -391,105 +346,4 @@ pub fn router_id(bgp: &Bgp, tunnel_sources: &[IpAddr]) -> Option<Ipv4Addr> {
 pub fn router_mac(router_id: Ipv4Addr) -> Mac {
     let [a, b, c, d] = router_id.octets();
     Mac([0x06, 0x5e, a, b, c, d])
-}
-
-/// The keys that a peer and a template have in common, as far as they are written.
-#[derive(Clone, Default)]
-struct Keys {
-    asn: Option<u32>,
-    families: Option<Vec<BgpFamily>>,
-    encapsulation: Option<TunnelKind>,
-    port: Option<u16>,
-    passive: Option<bool>,
-    graceful_restart: Option<u16>,
-    max_prefixes: Option<u32>,
-    bfd: Option<Bfd>,
-    password: Option<Password>,
-}
-
-impl Keys {
-    fn read(r: &mut Reader<'_>) -> Self {
-        Self {
-            asn: r.get("as").map(AsNumber::wide),
-            families: r.given("families"),
-            encapsulation: r.get("encapsulation"),
-            port: r.get("port").map(Within::<1, 0xffff>::short),
-            passive: r.get("passive"),
-            graceful_restart: r.get("graceful_restart").map(Within::<0, 4095>::short),
-            max_prefixes: r.get("max_prefixes").map(Within::<1, 10_000_000>::wide),
-            bfd: r.get("bfd"),
-            password: r.get("password"),
-        }
-    }
-
-    /// Takes what is not written from a template.
-    fn or(self, template: Self) -> Self {
-        Self {
-            asn: self.asn.or(template.asn),
-            families: self.families.or(template.families),
-            encapsulation: self.encapsulation.or(template.encapsulation),
-            port: self.port.or(template.port),
-            passive: self.passive.or(template.passive),
-            graceful_restart: self.graceful_restart.or(template.graceful_restart),
-            max_prefixes: self.max_prefixes.or(template.max_prefixes),
-            bfd: self.bfd.or(template.bfd),
-            password: self.password.or(template.password),
-        }
-    }
-}
-
-/// Reads the templates, by name.
-fn templates(r: &mut Reader<'_>) -> BTreeMap<String, Keys> {
-    let mut all = BTreeMap::new();
-    for mut table in r.tables("template") {
-        table.call("[[bgp.template]]".to_owned());
-        let (name, keys) = (table.require::<String>("name"), Keys::read(&mut table));
-        table.finish();
-        let Some(name) = name else { continue };
-        if all.contains_key(&name) {
-            r.problem(Some("template"), format!("the template \"{name}\" is there twice"));
-        }
-        all.insert(name, keys);
-    }
-    all
-}
-
-impl BgpPeer {
-    fn read(mut r: Reader<'_>, own: Option<u32>, templates: &BTreeMap<String, Keys>) -> Option<Self> {
-        r.call("[[bgp.peer]]".to_owned());
-        let (address, template) = (r.require("address"), r.get::<String>("template"));
-        let keys = Keys::read(&mut r);
-        let keys = match template.as_ref().map(|name| (name, templates.get(name))) {
-            None => keys,
-            Some((_, Some(template))) => keys.or(template.clone()),
-            Some((name, None)) => {
-                let hint = crate::did_you_mean(name, templates.keys().map(String::as_str));
-                r.problem(Some("template"), format!("there is no [[bgp.template]] \"{name}\"{hint}"));
-                keys
-            }
-        };
-        let families = keys
-            .families
-            .unwrap_or_else(|| vec![BgpFamily::Vpnv4, BgpFamily::Vpnv6, BgpFamily::Evpn, BgpFamily::Rtc]);
-        if families.iter().all(|family| *family == BgpFamily::Rtc) {
-            r.problem(Some("families"), "`families` needs one besides \"rtc\", which has no routes");
-        }
-        let encapsulation = keys.encapsulation.unwrap_or(TunnelKind::MplsOverUdp);
-        if encapsulation == TunnelKind::Vxlan && !families.contains(&BgpFamily::Evpn) {
-            r.problem(Some("encapsulation"), "only EVPN routes go by VXLAN, and `families` lacks \"evpn\"");
-        }
-        r.finish();
-        Some(Self {
-            address: address?,
-            asn: keys.asn.or(own)?,
-            families,
-            encapsulation,
-            port: keys.port.unwrap_or(BGP_PORT),
-            passive: keys.passive.unwrap_or(false),
-            graceful_restart: keys.graceful_restart.unwrap_or(120),
-            max_prefixes: keys.max_prefixes.unwrap_or(1_000_000),
-            bfd: keys.bfd.unwrap_or_default(),
-            password: keys.password,
-        })
-    }
 }

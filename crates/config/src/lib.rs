@@ -20,7 +20,8 @@ mod tree;
 mod value;
 
 pub use bgp::{
-    BGP_PORT, Bfd, Bgp, BgpFamily, BgpPeer, Labels, MOST_LISTEN, Password, RouteName, router_id, router_mac,
+    BGP_PORT, Bfd, Bgp, BgpFamily, BgpPeer, BgpRange, Labels, MOST_LISTEN, Password, RouteName, router_id,
+    router_mac,
 };
 pub use check::{
     CommonWindow, CommonWindows, HasRoute, Index, check, check_beside_routes, check_routes_and_rules,

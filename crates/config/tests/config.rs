@@ -133,39 +133,6 @@ fn complaint(from: &str, to: &str) -> String {
     parse(&text).expect_err(to).to_string()
 }
 
-#[test]
-fn a_peer_has_what_it_does_not_write_from_its_template() {
-    let multihop = "bfd = \"multihop\"\n";
-    let text = include_str!("valid.toml").replace(multihop, &format!("{multihop}password = \"a secret\"\n"));
-    let bgp = config::parse(&text).unwrap().host.bgp.unwrap();
-    let of = |address: &str| bgp.peers.iter().find(|peer| peer.address.to_string() == address).unwrap();
-    let its = of("192.0.2.253");
-    assert_eq!((its.asn, its.port, its.graceful_restart, its.max_prefixes), (64512, 1179, 90, 2000));
-    assert_eq!(its.families, [config::BgpFamily::Vpnv4, config::BgpFamily::Rtc]);
-    assert_eq!(its.bfd, config::Bfd::Multihop);
-    assert!(its.password.is_some() && of("192.0.2.254").password.is_none());
-}
-
-#[test]
-fn networks_are_told_apart_by_bgp() {
-    let said = |more: &str| {
-        let text = format!(
-            "[host]\nname = \"a\"\n[bgp]\nas = 64512\nrouter_id = \"192.0.2.1\"\n[[bgp.peer]]\naddress = \"192.0.2.9\"\n\
-             [[network]]\nname = \"red\"\nvrf = 1\nvni = 2\n[[network]]\nname = \"blue\"\nvrf = 2\n{more}"
-        );
-        parse(&text).err().map(|problems| problems.to_string()).unwrap_or_default()
-    };
-    let taken = said("");
-    assert!(
-        taken.contains("the default route target 64512:2 is already taken by network \"red\""),
-        "{taken}"
-    );
-    assert_eq!(said("import = [\"64512:2\"]\nexport = [\"64512:2\"]\n"), "", "somebody wants that");
-    assert_eq!(said("bgp = false\n"), "");
-    let taken = said("import = [\"64512:7\"]\nexport = [\"64512:7\"]\nrd = \"192.0.2.1:1\"\n");
-    assert!(taken.contains("route distinguisher 192.0.2.1:1 is already taken"), "{taken}");
-}
-
 #[cfg(not(feature = "card-sim"))]
 #[test]
 fn a_build_without_the_simulated_card_says_so() {

@@ -43,7 +43,7 @@ pub use process::Process;
 pub use rdma::{RDMA_DIR, RdmaSpec, RdmaStatus};
 pub use server::{Listeners, Missing, RunDir, Sandbox, ServeError, serve};
 pub use sockets::{SOCKETS_DIR, SocketsSpec};
-pub use speaking::{Speech, SpokenNetwork};
+pub use speaking::{NoWay, Outside, Speech, SpokenNetwork};
 pub use store::{Store, StoreError};
 pub use underlay::{RemoteStatus, TunnelTraffic, Underlay, UnderlayWire, Watched};
 pub use windows::{WINDOW_DIR, WindowOf, WindowSpec, WindowStatus, WindowUser};

@@ -8,7 +8,7 @@ use crate::process::{Process, Usage};
 use crate::scrapes;
 use crate::service::{nexthop_entries, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
 use crate::underlay::RemoteStatus;
-use api::v1::{BgpPeer, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry, VifShape};
+use api::v1::{BgpPeer, BgpRange, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry, VifShape};
 use model::DropReason;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -312,7 +312,15 @@ fn remotes(remotes: &[RemoteStatus], text: &mut Text) {
     text.family("remote_bfd_ups_total", "counter", "How often the BFD session with a remote came up.", ups);
 }
 
-fn bgp(BgpReply { peers, .. }: &BgpReply, text: &mut Text) {
+fn bgp(BgpReply { peers, ranges, .. }: &BgpReply, text: &mut Text) {
+    if !ranges.is_empty() {
+        let label = |range: &BgpRange| format!("range=\"{}\"", range.prefix);
+        let known = ranges.iter().map(|range| (label(range), u64::from(range.peers)));
+        text.family("bgp_range_peers", "gauge", "Peers that are known of a range.", known);
+        let refused = ranges.iter().map(|range| (label(range), range.refused));
+        let help = "Connections of a range that were refused because all places were taken.";
+        text.family("bgp_range_refused_total", "counter", help, refused);
+    }
     if peers.is_empty() {
         return;
     }

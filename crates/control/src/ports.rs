@@ -82,6 +82,10 @@ pub trait Ports: Send + Sync {
     fn bgp_floods(&self, _vrf: u16) -> Vec<v1::BgpEvpnEntry> {
         Vec::new()
     }
+    /// Returns what the host announces by BGP of a network, or of all, and what it can't.
+    fn bgp_announcements(&self, _vrf: Option<u16>) -> Vec<v1::BgpAnnouncement> {
+        Vec::new()
+    }
     /// Has BGP peers avoid the host, or no more.
     fn drain_bgp(&self, _drains: bool) {}
     /// Returns the MACs of guests that had none and asked a service, by the guests' names.

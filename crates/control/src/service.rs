@@ -398,6 +398,26 @@ impl Viaduct for Service {
         Ok(Response::new(lists::stream(self.core.clone(), held, make)))
     }
 
+    type BgpAnnouncementsStream = Streamed<v1::BgpAnnouncementsReply>;
+
+    async fn bgp_announcements(
+        &self,
+        request: Request<v1::BgpAnnouncementsRequest>,
+    ) -> Reply<Self::BgpAnnouncementsStream> {
+        let held = self.answers.hold(peer(&request).uid, lists::STREAM)?;
+        let only = request.into_inner().network;
+        let networks = speaker::networks(&self.view(), only.as_ref())?;
+        let vrf = only.and(networks.first().map(|(_, vrf)| *vrf));
+        let core = self.core.clone();
+        let make = move |_: &View, send: &mut lists::Send<'_, _>| {
+            let all = core.ports().bgp_announcements(vrf);
+            lists::in_parts(all, lists::PART, |announcements| {
+                send(v1::BgpAnnouncementsReply { announcements })
+            })
+        };
+        Ok(Response::new(lists::stream(self.core.clone(), held, make)))
+    }
+
     async fn bgp_drain(&self, request: Request<v1::BgpDrainRequest>) -> Reply<v1::BgpDrainReply> {
         let drains = !request.into_inner().undo;
         let drain = move |core: &Core| match core.ports().bgp() {

@@ -17,13 +17,35 @@ pub struct Speech {
     pub tunnel_sources: Vec<IpAddr>,
     /// The networks that are spoken of, by number.
     pub networks: BTreeMap<u16, SpokenNetwork>,
-    /// The addresses that are reached by wires, each with the host's address there.
-    pub outside: BTreeMap<IpAddr, IpAddr>,
+    /// The addresses that are reached by wires.
+    pub outside: BTreeMap<IpAddr, Outside>,
+}
+
+/// An address that is reached by a wire, for guests of other networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outside {
+    /// The network with the wire.
+    pub vrf: u16,
+    /// The host's address there, to which others send packets for it.
+    pub via: Result<IpAddr, NoWay>,
+}
+
+/// Why an address that is reached by a wire can't be announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoWay {
+    /// Nobody could tell which one is meant.
+    #[error("two networks with a wire have the address: it can be announced for one of them alone")]
+    Twice,
+    /// There is no next hop.
+    #[error("its network has no address in `gateways` by which others can send to it")]
+    Gateway,
 }
 
 /// A network that is spoken of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpokenNetwork {
+    /// The name.
+    pub name: String,
     /// The MPLS label of its routes.
     pub label: u32,
     /// The VXLAN network identifier.
@@ -74,12 +96,13 @@ pub(crate) fn speech(host: &Host, index: &Index, is_up: impl Fn(&str) -> bool) -
         let Some(spoken) = networks.get_mut(&network.vrf) else { continue };
         spoken.prefixes.insert(IpNet::from(addr));
         if network.wire.is_some() {
-            // If two networks have it, nobody could tell which one is meant.
-            let entry = outside.entry(addr).and_modify(|known| *known = None);
-            entry.or_insert_with(|| own_address(network, addr));
+            let entry = outside.entry(addr).and_modify(|known: &mut Outside| known.via = Err(NoWay::Twice));
+            entry.or_insert_with(|| Outside {
+                vrf: network.vrf,
+                via: own_address(network, addr).ok_or(NoWay::Gateway),
+            });
         }
     }
-    let outside = outside.into_iter().filter_map(|(addr, own)| Some((addr, own?))).collect();
     Some(Speech { bgp, router_id, tunnel_sources: index.tunnel_sources().to_vec(), networks, outside })
 }
 
@@ -121,6 +144,7 @@ impl SpokenNetwork {
 
 fn of_network(bgp: &Bgp, router_id: Ipv4Addr, label: u32, network: &Network) -> SpokenNetwork {
     SpokenNetwork {
+        name: network.name.clone(),
         label,
         vni: network.vni,
         l3vni: network.l3vni,
@@ -267,7 +291,11 @@ to = "drop"
         let Document { host, objects, .. } = config::parse(&file).unwrap();
         let index = Index::new(&host, objects.iter().map(|item| &item.object));
         let speech = speech(&host, &index, |name| up.contains(&name)).unwrap();
-        speech.outside.iter().map(|(addr, own)| format!("{addr} by {own}")).collect()
+        let say = |(addr, outside): (&IpAddr, &Outside)| match outside.via {
+            Ok(own) => format!("{addr} by {own}"),
+            Err(why) => format!("{addr}: {why:?}"),
+        };
+        speech.outside.iter().map(say).collect()
     }
 
     #[test]
@@ -292,6 +320,6 @@ to = "drop"
         assert_eq!(of(&both[0]), with("198.18.0.1 by 203.0.113.254"));
         // Without an address of the family, the next hop is of IPv6.
         assert_eq!(of(&both[1]), with("198.18.0.1 by 2001:db8:8::ffff"));
-        assert_eq!(of(&both.concat()), others);
+        assert_eq!(of(&both.concat()), with("198.18.0.1: Twice"));
     }
 }

@@ -194,11 +194,13 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
 pub fn peer((to, source): (SocketAddr, Option<IpAddr>), password: Option<&str>) -> io::Result<OwnedFd> {
     let socket = unconnected(to, SocketType::STREAM)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
+    wire::highest_ttl(&socket, to.is_ipv4())?;
     if let Some(source) = source {
         bind(&socket, &SocketAddr::new(source, 0))?;
     }
     if let Some(password) = password {
-        wire::sign(&socket, to.ip(), Some(password))?;
+        let bits = if to.is_ipv4() { 32 } else { 128 };
+        wire::sign(&socket, (to.ip(), bits), Some(password))?;
     }
     connecting(socket, to)
 }

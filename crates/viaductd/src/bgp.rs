@@ -12,7 +12,7 @@ mod shown;
 use crate::privileges::Privileges;
 use alive::Bfd;
 pub use alive::{HeldSession, Sockets};
-use bgp::{Announcement, Event, LEAVING, Nlri, Rd, Speaker, VrfId};
+use bgp::{Announcement, Event, LEAVING, Nlri, Speaker};
 use control::{Core, Speech};
 pub use held::Held;
 pub use learned::Learned;
@@ -45,15 +45,17 @@ pub struct Bgp {
 
 struct Shared {
     /// The next speech, if it has changed.
-    wanted: Mutex<Option<Option<Speech>>>,
+    wanted: Mutex<Option<Option<Arc<Speech>>>>,
+    /// The last speech, which the speaker was told.
+    speech: Mutex<Option<Arc<Speech>>>,
     /// The speaker, while there is something to say.
     speaker: Mutex<Option<Speaker>>,
-    /// The distinguishers of networks that are bridged, under which the speaker announces MAC addresses.
-    bridged: Mutex<BTreeMap<VrfId, Rd>>,
     /// MAC addresses of guests that are held back.
     held_back: Mutex<BTreeSet<moves::Place>>,
     /// Whether peers are to avoid the host.
     drains: AtomicBool,
+    /// Peers that may not be called, and why.
+    refused: Mutex<BTreeMap<IpAddr, String>>,
     /// Peers to which the path broke.
     cut_off: Mutex<BTreeSet<IpAddr>>,
     /// Wakes the thread.
@@ -66,8 +68,16 @@ struct Shared {
 }
 
 impl Shared {
-    fn wanted(&self) -> MutexGuard<'_, Option<Option<Speech>>> {
+    fn wanted(&self) -> MutexGuard<'_, Option<Option<Arc<Speech>>>> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn speech(&self) -> MutexGuard<'_, Option<Arc<Speech>>> {
+        self.speech.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) -> MutexGuard<'_, BTreeMap<IpAddr, String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn speaker(&self) -> MutexGuard<'_, Option<Speaker>> {
@@ -90,12 +100,6 @@ impl Shared {
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
-
-    /// Notes which networks are bridged.
-    fn bridge(&self, speech: Option<&Speech>) {
-        let bridged = speech.map(said::bridged).unwrap_or_default();
-        *self.bridged.lock().unwrap_or_else(PoisonError::into_inner) = bridged;
-    }
 }
 
 impl Bgp {
@@ -105,17 +109,28 @@ impl Bgp {
     /// The process is out of descriptors.
     pub fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (wanted, speaker, bridged, held_back, cut_off) = Default::default();
+        let (wanted, speech, speaker, held_back, refused, cut_off) = Default::default();
         let (drains, is_stopping, source) = (AtomicBool::default(), AtomicBool::default(), OnceLock::new());
         let began = Instant::now();
-        let shared =
-            Shared { wanted, speaker, bridged, held_back, drains, cut_off, wake, is_stopping, began, source };
+        let shared = Shared {
+            wanted,
+            speech,
+            speaker,
+            held_back,
+            drains,
+            refused,
+            cut_off,
+            wake,
+            is_stopping,
+            began,
+            source,
+        };
         Ok(Self { shared: Arc::new(shared), thread: Mutex::default(), bfd: OnceLock::new() })
     }
 
     /// Has the speaker say this from now on.
     pub fn keep(&self, speech: Option<Speech>) {
-        *self.shared.wanted() = Some(speech);
+        *self.shared.wanted() = Some(speech.map(Arc::new));
         self.shared.wake();
     }
 
@@ -194,7 +209,7 @@ struct Thread {
     learned: Learned,
     links: Links,
     /// The last speech, and the announcements that follow from it.
-    speech: Option<Speech>,
+    speech: Option<Arc<Speech>>,
     said: BTreeMap<Nlri, Announcement>,
     moves: Moves,
     /// If true, there are addresses to announce that were held back.
@@ -276,11 +291,11 @@ impl Thread {
             return;
         }
         self.drains = drains;
-        self.shared.bridge(wanted.as_ref());
+        self.shared.speech().clone_from(&wanted);
         let now = self.shared.now();
         let mut speaker = self.shared.speaker();
         let identity = |speech: &Speech| (speech.bgp.asn, speech.router_id, speech.tunnel_sources.clone());
-        if wanted.as_ref().map(identity) != self.speech.as_ref().map(identity) {
+        if wanted.as_deref().map(identity) != self.speech.as_deref().map(identity) {
             // Who speaks under another name is another speaker.
             *speaker = wanted.as_ref().map(|speech| {
                 let seed = RandomState::new().hash_one(std::process::id());
@@ -296,8 +311,10 @@ impl Thread {
             self.speech = None;
         }
         if let (Some(speech), Some(speaker)) = (&wanted, &mut *speaker) {
-            if self.speech.as_ref().is_none_or(|before| before.bgp.peers != speech.bgp.peers) {
-                self.links.set_peers(&speech.bgp);
+            let peers = |speech: &Speech| (speech.bgp.peers.clone(), speech.bgp.ranges.clone());
+            if self.speech.as_deref().map(peers) != Some(peers(speech)) {
+                self.links.set_peers(&self.shared, &speech.bgp);
+                speaker.set_ranges(said::ranges(&speech.bgp), now);
                 speaker.set_peers(said::peers(&speech.bgp), now);
             }
             let imports = said::imports(speech);

@@ -308,6 +308,10 @@ impl Ports for ExecutorPorts {
         self.bgp.floods(vrf)
     }
 
+    fn bgp_announcements(&self, vrf: Option<u16>) -> Vec<v1::BgpAnnouncement> {
+        self.bgp.announcements(vrf)
+    }
+
     fn drain_bgp(&self, drains: bool) {
         self.bgp.drain(drains);
     }

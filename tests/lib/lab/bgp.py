@@ -14,18 +14,20 @@ GOBGP_FAMILIES = ("l3vpn-ipv4-unicast", "l3vpn-ipv6-unicast", "l2vpn-evpn")
 class Frr:
     """FRR's bgpd as a route reflector, without zebra: it needs no tables of the kernel."""
 
-    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None, all_paths=False, rates=None):
+    def __init__(self, namespace, directory, address, clients, peers=(), passwords=None, all_paths=False, rates=None,
+                 near=()):
         """`all_paths`: it offers clients to send them all paths of each route. `rates`: Mbit/s by client, which it sets
-        as the bandwidths of the client's VPNv4 routes."""
+        as the bandwidths of the client's VPNv4 routes. `near`: neighbours on a link (RFC 5082)."""
         self.namespace, self.directory, self.address, self.rates = namespace, directory, address, rates or {}
         self.clients, self.peers, self.passwords, self.all_paths = clients, peers, passwords or {}, all_paths
-        self.daemon = None
+        self.near, self.daemon = near, None
 
     def text(self):
         lines = ["hostname rr", f"router bgp {AS}", f" bgp router-id {self.address}", " no bgp default ipv4-unicast"]
         for neighbour in (*self.clients, *self.peers):
             lines += [f" neighbor {neighbour} remote-as {AS}", f" neighbor {neighbour} timers connect 3"]
         lines += [f" neighbor {neighbour} password {password}" for neighbour, password in self.passwords.items()]
+        lines += [f" neighbor {neighbour} ttl-security hops 1" for neighbour in self.near]
         for family in FAMILIES:
             lines.append(f" address-family {family}")
             for neighbour in (*self.clients, *self.peers):

@@ -1930,6 +1930,28 @@ pub struct BgpReply {
     /// Peers are asked to avoid the host.
     #[prost(bool, tag = "4")]
     pub drained: bool,
+    /// Ranges of addresses from which peers may call.
+    #[prost(message, repeated, tag = "5")]
+    pub ranges: ::prost::alloc::vec::Vec<BgpRange>,
+}
+/// A range of peers.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpRange {
+    /// The addresses.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    /// Peers that are known of it.
+    #[prost(uint32, tag = "2")]
+    pub peers: u32,
+    /// Most peers at a time.
+    #[prost(uint32, tag = "3")]
+    pub max_peers: u32,
+    /// Connections that were refused because all places were taken.
+    #[prost(uint64, tag = "4")]
+    pub refused: u64,
 }
 /// A BGP peer.
 #[allow(clippy::all)]
@@ -1961,7 +1983,7 @@ pub struct BgpPeer {
     /// Announcements and withdrawals that it has still to get.
     #[prost(uint64, tag = "8")]
     pub pending: u64,
-    /// Why the last session or connection ended.
+    /// Why the last session or connection ended, or why there is none.
     #[prost(string, optional, tag = "9")]
     pub reason: ::core::option::Option<::prost::alloc::string::String>,
     /// Counters.
@@ -1970,6 +1992,9 @@ pub struct BgpPeer {
     /// How the path to it is watched; absent: it is not.
     #[prost(message, optional, tag = "11")]
     pub bfd: ::core::option::Option<BgpBfd>,
+    /// The range from which it called; absent: the configuration names it.
+    #[prost(string, optional, tag = "12")]
+    pub range: ::core::option::Option<::prost::alloc::string::String>,
 }
 /// A session of bidirectional forwarding detection (RFC 5880).
 #[allow(clippy::all)]
@@ -2143,6 +2168,61 @@ pub struct BgpEvpnEntry {
     /// another host had it.
     #[prost(bool, tag = "9")]
     pub held_back: bool,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpAnnouncementsRequest {
+    /// Only this network.
+    #[prost(string, optional, tag = "1")]
+    pub network: ::core::option::Option<::prost::alloc::string::String>,
+}
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BgpAnnouncementsReply {
+    /// Routes, by network.
+    #[prost(message, repeated, tag = "1")]
+    pub announcements: ::prost::alloc::vec::Vec<BgpAnnouncement>,
+}
+/// A route that this host announces.
+#[allow(clippy::all)]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BgpAnnouncement {
+    /// The network.
+    #[prost(string, tag = "1")]
+    pub network: ::prost::alloc::string::String,
+    /// The family by which it goes.
+    #[prost(string, tag = "2")]
+    pub family: ::prost::alloc::string::String,
+    /// The prefix; with EVPN also a MAC address, with an IP address or without, or "flood".
+    #[prost(string, tag = "3")]
+    pub route: ::prost::alloc::string::String,
+    /// The route distinguisher; absent for plain routes.
+    #[prost(string, optional, tag = "4")]
+    pub rd: ::core::option::Option<::prost::alloc::string::String>,
+    /// The next hop.
+    #[prost(string, tag = "5")]
+    pub next_hop: ::prost::alloc::string::String,
+    /// MPLS label or VXLAN network identifier; absent for plain routes.
+    #[prost(uint32, optional, tag = "6")]
+    pub label: ::core::option::Option<u32>,
+    /// VXLAN network identifier of routed packets, beside that of bridged ones.
+    #[prost(uint32, optional, tag = "7")]
+    pub l3vni: ::core::option::Option<u32>,
+    /// Route targets.
+    #[prost(string, repeated, tag = "8")]
+    pub targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// LOCAL_PREF: 0 if peers are asked to avoid the host.
+    #[prost(uint32, tag = "9")]
+    pub preference: u32,
+    /// Why it is not announced; absent: it is, to all peers of the family.
+    #[prost(string, optional, tag = "10")]
+    pub missing: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[allow(clippy::all)]
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -3967,6 +4047,31 @@ pub mod viaduct_client {
                 .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BgpEvpn"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Lists what the host announces by BGP, and what it can't, in parts.
+        pub async fn bgp_announcements(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BgpAnnouncementsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BgpAnnouncementsReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/viaduct.v1.Viaduct/BgpAnnouncements",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("viaduct.v1.Viaduct", "BgpAnnouncements"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Has peers avoid the host wherever there is another path, before maintenance; or no more. It ends with the daemon.
         pub async fn bgp_drain(
             &mut self,
@@ -4328,6 +4433,20 @@ pub mod viaduct_server {
             &self,
             request: tonic::Request<super::BgpEvpnRequest>,
         ) -> std::result::Result<tonic::Response<Self::BgpEvpnStream>, tonic::Status>;
+        /// Server streaming response type for the BgpAnnouncements method.
+        type BgpAnnouncementsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BgpAnnouncementsReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Lists what the host announces by BGP, and what it can't, in parts.
+        async fn bgp_announcements(
+            &self,
+            request: tonic::Request<super::BgpAnnouncementsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::BgpAnnouncementsStream>,
+            tonic::Status,
+        >;
         /// Has peers avoid the host wherever there is another path, before maintenance; or no more. It ends with the daemon.
         async fn bgp_drain(
             &self,
@@ -5547,6 +5666,53 @@ pub mod viaduct_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = BgpEvpnSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/viaduct.v1.Viaduct/BgpAnnouncements" => {
+                    #[allow(non_camel_case_types)]
+                    struct BgpAnnouncementsSvc<T: Viaduct>(pub Arc<T>);
+                    impl<
+                        T: Viaduct,
+                    > tonic::server::ServerStreamingService<
+                        super::BgpAnnouncementsRequest,
+                    > for BgpAnnouncementsSvc<T> {
+                        type Response = super::BgpAnnouncementsReply;
+                        type ResponseStream = T::BgpAnnouncementsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BgpAnnouncementsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Viaduct>::bgp_announcements(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BgpAnnouncementsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -84,10 +84,10 @@ impl Speaker {
             if self.peers.get(&id).is_some_and(|peer| due(peer.retry)) {
                 self.connect(id, now);
             }
+            self.forget(id, now);
         }
         if due(self.patience()) {
-            self.peers.values_mut().for_each(|peer| peer.synchronized = true);
-            self.check_synchronized();
+            self.synchronize();
         }
     }
 

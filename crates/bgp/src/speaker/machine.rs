@@ -28,7 +28,8 @@ const LASTING: Duration = Duration::from_secs(60);
 impl Speaker {
     /// Takes a connection that a peer has opened. Nothing: close it.
     pub fn accepted(&mut self, from: IpAddr, now: Duration) -> Option<Conn> {
-        let id = self.id_of(from.to_canonical())?;
+        let from = from.to_canonical();
+        let id = self.id_of(from).or_else(|| self.called(from, now))?;
         // Who broke the protocol waits, whoever calls.
         let waits = |peer: &Peer| peer.failures == QUARREL && peer.retry.is_some_and(|retry| retry > now);
         if self.peers.get(&id).is_some_and(waits) {

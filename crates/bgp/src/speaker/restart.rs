@@ -113,15 +113,23 @@ impl Speaker {
 
     /// Tells, once, that all peers have sent all of their routes.
     pub(super) fn check_synchronized(&mut self) {
-        if !self.synchronized && self.peers.values().all(|peer| peer.synchronized) {
-            self.synchronized = true;
-            self.events.push_back(Event::Synchronized);
+        // Who of a range will call is not known.
+        if !self.synchronized && self.ranges.is_empty() && self.peers.values().all(|peer| peer.synchronized) {
+            self.synchronize();
         }
+    }
+
+    /// Waits no longer for peers that have not sent all of their routes.
+    pub(super) fn synchronize(&mut self) {
+        self.synchronized = true;
+        self.events.push_back(Event::Synchronized);
     }
 
     /// Returns when peers that have not sent their routes are waited for no longer.
     pub(super) fn patience(&self) -> Option<Duration> {
-        let longest = self.peers.values().map(|peer| peer.config.restart_time).max().unwrap_or(0);
+        let of_ranges = self.ranges.iter().map(|range| range.config.peer.restart_time);
+        let of_peers = self.peers.values().map(|peer| peer.config.restart_time);
+        let longest = of_peers.chain(of_ranges).max().unwrap_or(0);
         (!self.synchronized).then(|| self.started + Duration::from_secs(longest.into()))
     }
 }

@@ -42,6 +42,8 @@ fn act(raw: &mut Raw, kind: u8, bytes: &[u8]) {
 const PATHS: &[u8] = &[69, 12, 0, 1, 128, 3, 0, 2, 128, 2, 0, 25, 70, 3];
 
 fn reconnect(raw: &mut Raw, sends_paths: bool) {
+    // Another one of the range calls as well, and says nothing.
+    let _ = raw.speaker.accepted(super::net::address(2), raw.now);
     if let Some(conn) = raw.speaker.accepted(super::net::address(1), raw.now) {
         raw.conn = conn;
         let paths: &[&[u8]] = if sends_paths { &[PATHS] } else { &[] };
@@ -60,6 +62,7 @@ fn a_peer_may_send_anything() {
         let imports =
             [import(7, &[100]), crate::Import { vrf: 9, routes: Vec::new(), macs: Vec::new(), link }];
         raw.speaker.set_imports(&imports, raw.now);
+        raw.speaker.set_ranges(vec![super::ranges::range("10.255.0.0/24", 1)], raw.now);
         let mut rest = input;
         while let [kind, length, behind @ ..] = rest {
             let (bytes, behind) = behind.split_at(behind.len().min(usize::from(*length)));
@@ -72,6 +75,7 @@ fn a_peer_may_send_anything() {
         assert_eq!(status.routes, raw.speaker.routes_kept());
         assert!(status.routes <= input.len());
         // Whatever was learned goes with the peer.
+        raw.speaker.set_ranges(Vec::new(), raw.now);
         raw.speaker.set_peers(Vec::new(), raw.now);
         raw.send(&[]);
         assert_eq!(raw.table, Default::default());

@@ -140,6 +140,15 @@ impl Viaduct for ReadOnly {
         self.0.bgp_evpn(request).await
     }
 
+    type BgpAnnouncementsStream = <Service as Viaduct>::BgpAnnouncementsStream;
+
+    async fn bgp_announcements(
+        &self,
+        request: Request<v1::BgpAnnouncementsRequest>,
+    ) -> Reply<Self::BgpAnnouncementsStream> {
+        self.0.bgp_announcements(request).await
+    }
+
     async fn bgp_drain(&self, _: Request<v1::BgpDrainRequest>) -> Reply<v1::BgpDrainReply> {
         refused("bgp drain")
     }

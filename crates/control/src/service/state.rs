@@ -68,7 +68,9 @@ pub(super) fn status(core: &Core) -> v1::StatusReply {
 /// Returns a warning for each BGP peer without a session.
 fn silent_peers(core: &Core) -> impl Iterator<Item = v1::Warning> {
     let peers = core.ports().bgp().unwrap_or_default().peers.into_iter();
-    peers.filter(|peer| peer.state != "Established").map(|peer| {
+    // Peers of a range come and go as they like.
+    let is_missing = |peer: &v1::BgpPeer| peer.state != "Established" && peer.range.is_none();
+    peers.filter(is_missing).map(|peer| {
         let why = peer.reason.map(|why| format!(": {why}")).unwrap_or_default();
         let message = format!("there is no session with it (state {}){why}", peer.state);
         v1::Warning { object: format!("bgp peer \"{}\"", peer.address), message }

@@ -80,6 +80,12 @@ pub enum BgpAction {
         #[arg(long, add = ArgValueCandidates::new(complete::networks))]
         network: Option<String>,
     },
+    /// List what this host announces, and what it can't
+    Announced {
+        /// Only this network
+        #[arg(long, add = ArgValueCandidates::new(complete::networks))]
+        network: Option<String>,
+    },
     /// Have peers avoid this host wherever there is another path, before maintenance
     Drain {
         /// Announce all as before

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 const PEERS: &[Column] = &[
     ("PEER", "address"),
+    ("RANGE", "range"),
     ("AS", "as"),
     ("STATE", "state"),
     ("SINCE", "since"),
@@ -59,12 +60,28 @@ const EVPN: &[Column] = &[
     ("HELD BACK", "held_back"),
 ];
 
+const ANNOUNCED: &[Column] = &[
+    ("NETWORK", "network"),
+    ("FAMILY", "family"),
+    ("ROUTE", "route"),
+    ("RD", "rd"),
+    ("NEXT HOP", "next_hop"),
+    ("LABEL", "label"),
+    ("L3VNI", "l3vni"),
+    ("TARGETS", "targets"),
+    ("NOT ANNOUNCED", "missing"),
+];
+
+const RANGES: &[Column] =
+    &[("RANGE", "prefix"), ("PEERS", "peers"), ("MOST", "max_peers"), ("REFUSED", "refused")];
+
 pub async fn bgp(on: &mut Context, BgpArgs { action }: BgpArgs) -> Result<(), Failure> {
     match action.unwrap_or(BgpAction::Peers) {
         BgpAction::Peers => peers(on).await,
         BgpAction::Routes { network } => routes(on, network, None, ROUTES).await,
         BgpAction::Explain { network, prefix } => routes(on, network, Some(prefix), PATHS).await,
         BgpAction::Evpn { network } => evpn(on, network).await,
+        BgpAction::Announced { network } => announced(on, network).await,
         BgpAction::Drain { undo } => {
             on.client.bgp_drain(v1::BgpDrainRequest { undo }).await?;
             Ok(())
@@ -88,7 +105,12 @@ async fn peers(on: &mut Context) -> Result<(), Failure> {
         row["bfd"] = peer.bfd.as_ref().map(words).into();
         row
     };
-    print_rows(reply.peers.iter().map(row).collect(), PEERS, false)
+    print_rows(reply.peers.iter().map(row).collect(), PEERS, false)?;
+    if !reply.ranges.is_empty() {
+        println!();
+        print_rows(reply.ranges.iter().map(value).collect(), RANGES, false)?;
+    }
+    Ok(())
 }
 
 /// Returns a session in words: "Up, 300/900 ms" are the times between two packets, and without one.
@@ -108,6 +130,16 @@ async fn evpn(on: &mut Context, network: Option<String>) -> Result<(), Failure> 
         rows.extend(part.entries.iter().map(value));
     }
     print_rows(rows, EVPN, on.json)
+}
+
+async fn announced(on: &mut Context, network: Option<String>) -> Result<(), Failure> {
+    let request = v1::BgpAnnouncementsRequest { network };
+    let mut parts = on.client.bgp_announcements(request).await?.into_inner();
+    let mut rows: Vec<Value> = Vec::new();
+    while let Some(part) = parts.message().await? {
+        rows.extend(part.announcements.iter().map(value));
+    }
+    print_rows(rows, ANNOUNCED, on.json)
 }
 
 async fn routes(
@@ -140,5 +172,7 @@ mod tests {
         has(value(&v1::BgpPath::default()), ROUTES);
         has(value(&v1::BgpPath::default()), PATHS);
         has(value(&v1::BgpEvpnEntry::default()), EVPN);
+        has(value(&v1::BgpAnnouncement::default()), ANNOUNCED);
+        has(value(&v1::BgpRange::default()), RANGES);
     }
 }

@@ -3,13 +3,13 @@
 use super::Shared;
 use crate::privileges::Privileges;
 use bgp::{Conn, Speaker};
-use config::{Bgp, Password};
+use config::{Bgp, BgpPeer, Password};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Bytes that are read from a socket at once: other sockets have their turn between two such pieces.
@@ -27,37 +27,39 @@ struct Link {
 pub(super) struct Links {
     listeners: Vec<TcpListener>,
     privileges: Privileges,
-    passwords: BTreeMap<IpAddr, Password>,
-    /// The addresses from which connections come, of peers for which the kernel does not choose.
-    sources: BTreeMap<SocketAddr, IpAddr>,
-    /// Peers of which the log says that they may not be called.
-    refused: BTreeSet<SocketAddr>,
+    /// The configuration, which says who the peers are.
+    bgp: Option<Bgp>,
     links: BTreeMap<Conn, Link>,
     buffer: Vec<u8>,
 }
 
 impl Links {
     pub(super) fn new(listeners: Vec<TcpListener>, privileges: Privileges) -> Self {
-        let (passwords, sources, refused, links) = Default::default();
-        Self { listeners, privileges, passwords, sources, refused, links, buffer: vec![0; PIECE] }
+        for listener in &listeners {
+            let is_v4 = listener.local_addr().is_ok_and(|address| address.is_ipv4());
+            if let Err(e) = wire::highest_ttl(listener, is_v4) {
+                tracing::warn!("peers that look at the TTL can't call: {e}");
+            }
+        }
+        Self { listeners, privileges, bgp: None, links: BTreeMap::new(), buffer: vec![0; PIECE] }
     }
 
     /// Opens connections with peers, and signs them, as the configuration says, from the next one on.
-    pub(super) fn set_peers(&mut self, bgp: &Bgp) {
-        let ways = bgp.peers.iter().map(|peer| bgp.way_to(peer));
-        self.sources = ways.filter_map(|(to, source)| Some((to, source?))).collect();
-        self.passwords.clear();
-        self.refused.clear();
-        for peer in &bgp.peers {
-            self.passwords.extend(peer.password.clone().map(|password| (peer.address, password)));
-            let password = peer.password.as_ref().map(Password::text);
+    pub(super) fn set_peers(&mut self, shared: &Shared, bgp: &Bgp) {
+        // The kernel keeps a password until it is told of another, or of none.
+        let before = self.bgp.iter().flat_map(signed).map(|(peers, _)| (peers, None));
+        let passwords: BTreeMap<_, _> =
+            before.chain(signed(bgp).map(|(peers, text)| (peers, Some(text)))).collect();
+        for ((address, bits), password) in passwords {
             for listener in &self.listeners {
-                let Some(address) = seen_by(listener, peer.address) else { continue };
-                if let Err(e) = wire::sign(listener, address, password) {
-                    tracing::error!(peer = %peer.address, "its password can't be used: {e}");
+                let Some(address) = seen_by(listener, address) else { continue };
+                if let Err(e) = wire::sign(listener, (address, bits), password) {
+                    tracing::error!(peer = %address, "its password can't be used: {e}");
                 }
             }
         }
+        shared.refused().clear();
+        self.bgp = Some(bgp.clone());
     }
 
     /// Closes all connections.
@@ -66,15 +68,25 @@ impl Links {
     }
 
     pub(super) fn connect(&mut self, shared: &Shared, conn: Conn, to: SocketAddr) {
-        let password = self.passwords.get(&to.ip()).map(Password::text);
-        match self.privileges.peer((to, self.sources.get(&to).copied()), password) {
+        let peer = self.bgp.as_ref().and_then(|bgp| Some((bgp, bgp.peer_at(to.ip())?)));
+        let source = peer.and_then(|(bgp, peer)| bgp.way_to(peer).1);
+        let password = peer.and_then(|(_, peer)| peer.password.as_ref()).map(Password::text);
+        match self.privileges.peer((to, source), password) {
             Ok(socket) => {
+                if let Some(Err(e)) = peer.map(|(_, peer)| guard(&socket, to.ip(), peer)) {
+                    tracing::error!(%to, "its `ttl_security` can't be used: {e}");
+                    return closed(shared, conn);
+                }
+                shared.refused().remove(&to.ip());
                 self.links.insert(conn, Link { socket, is_connecting: true, is_full: false });
             }
             Err(refusal) => {
                 // The kernel's reasons come and go with the network.
-                if refusal.errno.is_none() && self.refused.insert(to) {
-                    tracing::warn!("no connection to a BGP peer: {}", refusal.text);
+                if refusal.errno.is_none() {
+                    let known = shared.refused().insert(to.ip(), refusal.text.clone());
+                    if known.is_none() {
+                        tracing::warn!("no connection to a BGP peer: {}", refusal.text);
+                    }
                 } else {
                     tracing::debug!(%to, "no connection to a BGP peer: {}", refusal.text);
                 }
@@ -125,7 +137,7 @@ impl Links {
         }
         for (listener, flags) in self.listeners.iter().zip(ready.by_ref()) {
             if !flags.is_empty() {
-                accept(shared, listener, &self.passwords, &mut self.links);
+                accept(shared, listener, self.bgp.as_ref(), &mut self.links);
             }
         }
         for (conn, flags) in conns.into_iter().zip(ready) {
@@ -187,6 +199,20 @@ impl Links {
     }
 }
 
+/// Returns the peers, by address and prefix length, whose segments are signed, with their passwords.
+fn signed(bgp: &Bgp) -> impl Iterator<Item = ((IpAddr, u8), &str)> {
+    let bits = |peer: &BgpPeer| if peer.address.is_ipv4() { 32 } else { 128 };
+    let peers = bgp.peers.iter().map(move |peer| ((peer.address, bits(peer)), peer));
+    let ranges =
+        bgp.ranges.iter().map(|range| ((range.prefix.addr(), range.prefix.prefix_len()), &range.peer));
+    peers.chain(ranges).filter_map(|(at, peer)| Some((at, peer.password.as_ref()?.text())))
+}
+
+/// Has a socket hear a peer from as near as it is.
+fn guard(socket: &impl AsFd, address: IpAddr, peer: &BgpPeer) -> std::io::Result<()> {
+    peer.ttl_security.map_or(Ok(()), |hops| wire::limit_hops(socket, address, hops))
+}
+
 /// Returns the address that a peer has for a listener: one for both families sees IPv4 peers by mapped ones.
 fn seen_by(listener: &TcpListener, peer: IpAddr) -> Option<IpAddr> {
     match (listener.local_addr().ok()?.ip(), peer) {
@@ -196,20 +222,18 @@ fn seen_by(listener: &TcpListener, peer: IpAddr) -> Option<IpAddr> {
     }
 }
 
-fn accept(
-    shared: &Shared,
-    listener: &TcpListener,
-    passwords: &BTreeMap<IpAddr, Password>,
-    links: &mut BTreeMap<Conn, Link>,
-) {
+fn accept(shared: &Shared, listener: &TcpListener, bgp: Option<&Bgp>, links: &mut BTreeMap<Conn, Link>) {
     for _ in 0..ACCEPTED {
         let Ok((socket, from)) = listener.accept() else { return };
         if socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true)).is_err() {
             continue;
         }
+        let Some(peer) = bgp.and_then(|bgp| bgp.peer_at(from.ip().to_canonical())) else { continue };
         // It may have come before the listener knew the password.
-        let password = passwords.get(&from.ip().to_canonical()).map(Password::text);
-        if password.is_some() && wire::sign(&socket, from.ip(), password).is_err() {
+        let password = peer.password.as_ref().map(Password::text);
+        let bits = if from.ip().to_canonical().is_ipv4() { 32 } else { 128 };
+        let signed = password.map_or(Ok(()), |text| wire::sign(&socket, (from.ip(), bits), Some(text)));
+        if signed.and_then(|()| guard(&socket, from.ip(), peer)).is_err() {
             continue;
         }
         let now = shared.now();

@@ -2,8 +2,8 @@
 
 use super::moves::Moves;
 use bgp::{
-    Announcement, Config, Encapsulation, Family, Import, Label, Link, Mobility, Nlri, PeerConfig, Rd,
-    RouteTarget, Speaker, VrfId,
+    Announcement, Config, Encapsulation, Family, Import, Label, Link, Mobility, Nlri, PeerConfig,
+    RangeConfig, Rd, RouteTarget, Speaker, VrfId,
 };
 use config::{BgpFamily, ImportUnicast, Password, RouteName, TunnelKind};
 use control::{Speech, SpokenNetwork};
@@ -50,32 +50,40 @@ const fn family(family: BgpFamily) -> Family {
 }
 
 pub(super) fn peers(bgp: &config::Bgp) -> Vec<PeerConfig> {
-    let families = |peer: &config::BgpPeer| {
-        let families = peer.families.iter().copied();
-        // VXLAN carries no labels.
-        let is_spoken = |family: &BgpFamily| {
-            peer.encapsulation != TunnelKind::Vxlan || !matches!(family, BgpFamily::Vpnv4 | BgpFamily::Vpnv6)
-        };
-        families.filter(is_spoken).map(family).collect()
-    };
-    let peer = |peer: &config::BgpPeer| PeerConfig {
-        address: peer.address,
-        port: peer.port,
-        asn: peer.asn,
-        families: families(peer),
-        encapsulation: encapsulation(peer.encapsulation),
-        passive: peer.passive,
-        password: number(peer.password.as_ref()),
-        restart_time: peer.graceful_restart,
-        max_routes: peer.max_prefixes as usize,
-    };
     bgp.peers.iter().map(peer).collect()
 }
 
-/// Returns a number that changes with the password.
-fn number(password: Option<&Password>) -> u64 {
+pub(super) fn ranges(bgp: &config::Bgp) -> Vec<RangeConfig> {
+    let range = |range: &config::BgpRange| RangeConfig {
+        range: range.prefix,
+        max_peers: range.max_peers.into(),
+        peer: peer(&range.peer),
+    };
+    bgp.ranges.iter().map(range).collect()
+}
+
+fn peer(peer: &config::BgpPeer) -> PeerConfig {
+    // VXLAN carries no labels.
+    let is_spoken = |family: &BgpFamily| {
+        peer.encapsulation != TunnelKind::Vxlan || !matches!(family, BgpFamily::Vpnv4 | BgpFamily::Vpnv6)
+    };
+    PeerConfig {
+        address: peer.address,
+        port: peer.port,
+        asn: peer.asn,
+        families: peer.families.iter().copied().filter(is_spoken).map(family).collect(),
+        encapsulation: encapsulation(peer.encapsulation),
+        passive: peer.passive,
+        password: number(peer),
+        restart_time: peer.graceful_restart,
+        max_routes: peer.max_prefixes as usize,
+    }
+}
+
+/// Returns a number that changes with what sockets need: a connection keeps the password and the hops that it began with.
+fn number(peer: &config::BgpPeer) -> u64 {
     let mut hasher = DefaultHasher::new();
-    password.map(Password::text).hash(&mut hasher);
+    (peer.password.as_ref().map(Password::text), peer.ttl_security).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -97,13 +105,14 @@ pub(super) fn imports(speech: &Speech) -> Vec<Import> {
 /// Returns the routes that the host has.
 pub(super) fn announcements(speech: &Speech) -> BTreeMap<Nlri, Announcement> {
     let of_networks = speech.networks.values().flat_map(|network| of_network(speech, network));
-    of_networks.chain(speech.outside.iter().map(by_wire)).collect()
+    let ways = speech.outside.iter().filter_map(|(address, outside)| Some((*address, outside.via.ok()?)));
+    of_networks.chain(ways.map(by_wire)).collect()
 }
 
 /// Returns the plain route to an address that is reached by a wire.
-fn by_wire((address, next_hop): (&IpAddr, &IpAddr)) -> (Nlri, Announcement) {
+fn by_wire((address, next_hop): (IpAddr, IpAddr)) -> (Nlri, Announcement) {
     let announcement = Announcement {
-        next_hop: *next_hop,
+        next_hop,
         label: Label::None,
         routed: None,
         targets: Vec::new(),
@@ -111,13 +120,13 @@ fn by_wire((address, next_hop): (&IpAddr, &IpAddr)) -> (Nlri, Announcement) {
         mobility: None,
         preference: PREFERENCE,
     };
-    (Nlri::Unicast { prefix: (*address).into() }, announcement)
+    (Nlri::Unicast { prefix: address.into() }, announcement)
 }
 
-/// Returns the distinguishers of networks whose MAC addresses are exchanged.
-pub(super) fn bridged(speech: &Speech) -> BTreeMap<VrfId, Rd> {
-    let bridged = speech.networks.iter().filter(|(_, network)| network.evpn);
-    bridged.filter_map(|(vrf, network)| Some((VrfId::from(*vrf), distinguisher(&network.rd)?))).collect()
+/// Returns the numbers of networks by their distinguishers.
+pub(super) fn distinguishers(speech: &Speech) -> BTreeMap<Rd, u16> {
+    let of = |(vrf, network): (&u16, &SpokenNetwork)| Some((distinguisher(&network.rd)?, *vrf));
+    speech.networks.iter().filter_map(of).collect()
 }
 
 /// Numbers the moves of MAC addresses that came up on this host and were announced by others (RFC 7432, 7.7): all of
@@ -129,8 +138,7 @@ pub(super) fn number_moves(
     said: &BTreeMap<Nlri, Announcement>,
     (speaker, moves, now): (&Speaker, &mut Moves, Duration),
 ) {
-    let vrf = |(vrf, network): (&u16, &SpokenNetwork)| Some((distinguisher(&network.rd)?, VrfId::from(*vrf)));
-    let networks: BTreeMap<Rd, VrfId> = speech.networks.iter().filter_map(vrf).collect();
+    let networks = distinguishers(speech);
     let number = |(nlri, its): (&Nlri, &Announcement)| match nlri {
         Nlri::Mac { rd, mac, .. } => Some(((*rd, *mac), its.mobility)),
         _ => None,
@@ -140,9 +148,9 @@ pub(super) fn number_moves(
     let mut here = BTreeSet::new();
     announcements.retain(|nlri, announcement| {
         let Nlri::Mac { rd, mac, .. } = nlri else { return true };
-        let Some(vrf) = networks.get(rd) else { return true };
-        here.insert((*vrf, *mac));
-        let mut new = || moves.number((*vrf, *mac), speaker.next_sequence(*vrf, *mac), now);
+        let Some(vrf) = networks.get(rd).map(|vrf| VrfId::from(*vrf)) else { return true };
+        here.insert((vrf, *mac));
+        let mut new = || moves.number((vrf, *mac), speaker.next_sequence(vrf, *mac), now);
         let number = numbers.entry((*rd, *mac)).or_insert_with(|| match known.get(&(*rd, *mac)) {
             Some(number) => Some(*number),
             None => new(),
@@ -192,7 +200,7 @@ fn of_network(speech: &Speech, network: &SpokenNetwork) -> Vec<(Nlri, Announceme
 }
 
 /// Parses a name, whose text has the same form there.
-fn distinguisher(name: &RouteName) -> Option<Rd> {
+pub(super) fn distinguisher(name: &RouteName) -> Option<Rd> {
     name.to_string().parse().ok()
 }
 
@@ -210,6 +218,7 @@ mod tests {
         let names = |text: &str| vec![text.parse::<RouteName>().unwrap()];
         let mac = Mac([2, 0, 0, 0, 0, 1]);
         let network = |l3vni: Option<u32>| SpokenNetwork {
+            name: "blue".to_owned(),
             label: 100_001,
             vni: Some(5001),
             l3vni,

@@ -1,16 +1,17 @@
 //! The speaker's state, in messages of the API.
 
-use super::{Bgp, moves};
+use super::{Bgp, moves, said};
 use api::v1;
 use bfd::Status;
 use bgp::{
-    Announcement, Bandwidth, Candidate, Counts, KnownMac, Label, MacPath, Nlri, Path, PeerStatus, Rd,
-    Speaker, Tunnel, Verdict, VrfId,
+    Announcement, Bandwidth, Candidate, Counts, KnownMac, Label, MacPath, Nlri, Path, PeerStatus,
+    RangeStatus, Rd, Speaker, Tunnel, Verdict, VrfId,
 };
+use config::BgpFamily;
 use ipnet::IpNet;
 use packet::Mac;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -24,12 +25,15 @@ impl Bgp {
                 router_id: config.router_id.to_string(),
                 peers: speaker.peers().iter().map(|status| self.peer(status, now)).collect(),
                 drained: self.shared.drains.load(Ordering::Relaxed),
+                ranges: ranges(speaker),
             }
         })
     }
 
     fn peer(&self, status: &PeerStatus, now: Duration) -> v1::BgpPeer {
-        peer(status, self.bfd.get().and_then(|bfd| bfd.status(status.address)), now)
+        let refused = self.shared.refused().get(&status.address).cloned();
+        let peer = peer(status, self.bfd.get().and_then(|bfd| bfd.status(status.address)), now);
+        v1::BgpPeer { reason: refused.or(peer.reason), ..peer }
     }
 
     /// Returns prefixes that were learned for a network: at most so many, behind one of them.
@@ -49,7 +53,9 @@ impl Bgp {
     /// Returns MAC addresses of a bridged network, behind one of them: those of peers, at most so many, and the host's own
     /// as far as these go.
     pub fn macs(&self, vrf: u16, after: Option<Mac>, most: usize) -> Vec<v1::BgpEvpnEntry> {
-        let rd = self.shared.bridged.lock().unwrap_or_else(PoisonError::into_inner).get(&vrf.into()).copied();
+        let speech = self.shared.speech().clone();
+        let bridged = speech.iter().flat_map(|speech| speech.networks.get(&vrf)).find(|network| network.evpn);
+        let rd = bridged.and_then(|network| said::distinguisher(&network.rd));
         let held = self.shared.held_back().clone();
         let list = |speaker: &Speaker, _| {
             let learned = speaker.macs(vrf.into(), after, most);
@@ -75,8 +81,58 @@ impl Bgp {
 
     /// Returns what is wrong, as pairs of an object and a text.
     pub fn problems(&self) -> Vec<(String, String)> {
+        let Some(speech) = self.shared.speech().clone() else { return Vec::new() };
+        let name =
+            |vrf: &u16| speech.networks.get(vrf).map(|network| network.name.as_str()).unwrap_or_default();
         let held = self.shared.held_back();
-        held.iter().map(|(vrf, mac)| (format!("mac {mac} (vrf {vrf})"), moves::text())).collect()
+        let moved = held.iter().filter_map(|(vrf, mac)| {
+            let network = name(&u16::try_from(*vrf).ok()?);
+            Some((format!("mac {mac} of network \"{network}\""), moves::text()))
+        });
+        let unannounced = speech.outside.iter().filter(|(address, _)| is_spoken(&speech.bgp, **address));
+        let unannounced = unannounced.filter_map(|(address, outside)| {
+            let why = outside.via.err()?;
+            let object = format!("address {address} of network \"{}\"", name(&outside.vrf));
+            Some((object, format!("BGP does not announce it: {why}")))
+        });
+        moved.chain(unannounced).collect()
+    }
+
+    /// Returns what the host announces of a network, or of all, and what it can't.
+    pub fn announcements(&self, of: Option<u16>) -> Vec<v1::BgpAnnouncement> {
+        let Some(speech) = self.shared.speech().clone() else { return Vec::new() };
+        let distinguishers = said::distinguishers(&speech);
+        let vrf = |nlri: &Nlri| match (nlri, nlri.rd()) {
+            (_, Some(rd)) => distinguishers.get(&rd).copied(),
+            (Nlri::Unicast { prefix }, None) => speech.outside.get(&prefix.addr()).map(|outside| outside.vrf),
+            _ => None,
+        };
+        let said = |speaker: &Speaker, _| {
+            let all =
+                speaker.announced().filter_map(|(nlri, its)| Some((vrf(nlri)?, announcement(nlri, its))));
+            all.collect::<Vec<_>>()
+        };
+        let missing = speech.outside.iter().filter_map(|(address, outside)| {
+            let why = outside.via.err()?;
+            let prefix = IpNet::from(*address);
+            Some((
+                outside.vrf,
+                v1::BgpAnnouncement {
+                    family: Nlri::Unicast { prefix }.family().name().to_owned(),
+                    route: prefix.to_string(),
+                    missing: Some(why.to_string()),
+                    ..v1::BgpAnnouncement::default()
+                },
+            ))
+        });
+        let mut all: Vec<_> = self.with(said).unwrap_or_default().into_iter().chain(missing).collect();
+        all.retain(|(vrf, _)| of.is_none_or(|of| of == *vrf));
+        all.sort_by_key(|(vrf, _)| *vrf);
+        let named = |(vrf, entry): (u16, v1::BgpAnnouncement)| {
+            let network = speech.networks.get(&vrf).map(|network| network.name.clone()).unwrap_or_default();
+            v1::BgpAnnouncement { network, ..entry }
+        };
+        all.into_iter().map(named).collect()
     }
 
     /// Returns the hosts to which floods of a network go.
@@ -88,6 +144,51 @@ impl Bgp {
             ..v1::BgpEvpnEntry::default()
         };
         floods.iter().map(entry).collect()
+    }
+}
+
+/// Returns whether plain routes of an address's family go to some peer.
+fn is_spoken(bgp: &config::Bgp, address: IpAddr) -> bool {
+    let family = if address.is_ipv4() { BgpFamily::Ipv4Unicast } else { BgpFamily::Ipv6Unicast };
+    let of_ranges = bgp.ranges.iter().map(|range| &range.peer);
+    bgp.peers.iter().chain(of_ranges).any(|peer| peer.families.contains(&family))
+}
+
+fn ranges(speaker: &Speaker) -> Vec<v1::BgpRange> {
+    let peers = speaker.peers();
+    let range = |status: &RangeStatus| v1::BgpRange {
+        prefix: status.range.to_string(),
+        peers: peers.iter().filter(|peer| peer.range == Some(status.range)).count() as u32,
+        max_peers: status.max_peers as u32,
+        refused: status.refused,
+    };
+    speaker.ranges().iter().map(range).collect()
+}
+
+fn announcement(nlri: &Nlri, its: &Announcement) -> v1::BgpAnnouncement {
+    let route = match nlri {
+        Nlri::Vpn { prefix, .. } | Nlri::Prefix { prefix, .. } | Nlri::Unicast { prefix } => {
+            prefix.to_string()
+        }
+        Nlri::Mac { mac, address: Some(address), .. } => format!("{mac} {address}"),
+        Nlri::Mac { mac, address: None, .. } => mac.to_string(),
+        Nlri::Flood { .. } => "flood".to_owned(),
+    };
+    v1::BgpAnnouncement {
+        // The caller knows it.
+        network: String::new(),
+        family: nlri.family().name().to_owned(),
+        route,
+        rd: nlri.rd().map(|rd| rd.to_string()),
+        next_hop: its.next_hop.to_string(),
+        label: match its.label {
+            Label::Mpls(label) | Label::Vni(label) => Some(label),
+            Label::None => None,
+        },
+        l3vni: its.routed,
+        targets: its.targets.iter().map(ToString::to_string).collect(),
+        preference: its.preference,
+        missing: None,
     }
 }
 
@@ -161,6 +262,7 @@ fn peer(status: &PeerStatus, bfd: Option<Status>, now: Duration) -> v1::BgpPeer 
             .map(|(name, count)| v1::BgpCount { name: name.to_owned(), count })
             .into(),
         bfd: bfd.map(|status| session(&status)),
+        range: status.range.map(|range| range.to_string()),
     }
 }
 

@@ -1,0 +1,80 @@
+//! Peers that nobody names one by one: those of a range of addresses that call. The speaker knows such a peer for as long
+//! as there is something of it.
+
+use super::Speaker;
+use crate::config::RangeConfig;
+use crate::notification::cease;
+use crate::peer::Peer;
+use crate::rib::PeerId;
+use crate::status::RangeStatus;
+use std::net::IpAddr;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(super) struct Range {
+    pub(super) config: RangeConfig,
+    refused: u64,
+}
+
+impl Speaker {
+    /// Follows other ranges of peers; [`Self::set_peers`] is to follow. Peers of one that goes leave; the sessions of peers
+    /// of one that changes begin anew.
+    pub fn set_ranges(&mut self, ranges: Vec<RangeConfig>, now: Duration) {
+        let refused = |config: &RangeConfig| {
+            let known = self.ranges.iter().find(|known| known.config.range == config.range);
+            known.map_or(0, |known| known.refused)
+        };
+        self.ranges = ranges.into_iter().map(|config| Range { refused: refused(&config), config }).collect();
+        let guests = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.range?, peer.config.address)));
+        for (id, its, address) in guests.collect::<Vec<_>>() {
+            match self.ranges.iter().find(|range| range.config.range == its) {
+                Some(range) => self.change_peer(id, range.config.peer(address), now),
+                None => self.remove_peer(id, cease::REMOVED, now),
+            }
+        }
+    }
+
+    /// Returns the ranges of peers.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<RangeStatus> {
+        let status = |Range { config, refused }: &Range| RangeStatus {
+            range: config.range,
+            max_peers: config.max_peers,
+            refused: *refused,
+        };
+        self.ranges.iter().map(status).collect()
+    }
+
+    /// Takes a peer that has called: of the range with the longest prefix, if that has a place. One whose session is not
+    /// up, and of which no routes are kept, makes room for it.
+    pub(super) fn called(&mut self, from: IpAddr, now: Duration) -> Option<PeerId> {
+        let its = self.ranges.iter_mut().filter(|range| range.config.range.contains(&from));
+        let Range { config, refused } = its.max_by_key(|range| range.config.range.prefix_len())?;
+        let of_range = || self.peers.iter().filter(|(_, peer)| peer.range == Some(config.range));
+        let mut peer = Peer::new(config.peer(from), now);
+        peer.range = Some(config.range);
+        if of_range().count() >= config.max_peers {
+            let is_idle = |peer: &Peer| peer.up().is_none() && peer.stale_until.is_none();
+            let order = |peer: &Peer| (!peer.sessions.is_empty(), peer.since);
+            let idle = of_range().filter(|(_, peer)| is_idle(peer)).min_by_key(|(_, peer)| order(peer));
+            let Some(id) = idle.map(|(id, _)| *id) else {
+                *refused += 1;
+                return None;
+            };
+            self.remove_peer(id, cease::REJECTED, now);
+        }
+        self.add_peer(peer)
+    }
+
+    /// Forgets a peer of a range that has no connection, and of which nothing is kept. One that broke the protocol is
+    /// known until it may call again.
+    pub(super) fn forget(&mut self, id: PeerId, now: Duration) {
+        let is_over = |peer: &Peer| {
+            let waits = peer.retry.is_some() || peer.stale_until.is_some();
+            peer.range.is_some() && peer.sessions.is_empty() && !waits
+        };
+        if self.peers.get(&id).is_some_and(is_over) {
+            self.remove_peer(id, cease::REMOVED, now);
+        }
+    }
+}
