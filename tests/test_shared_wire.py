@@ -200,8 +200,9 @@ def test_packets_follow_the_kernels_routes(lab):
     kernel.ip("link set up1 up")
     kernel.ip(f"route replace {REMOTE}/32 nexthop via 192.0.2.254 nexthop via 192.0.3.254")
     arrivals(lab, a1, 0, 1)
-    kernel.ip(f"route replace {REMOTE}/32 via 192.0.3.254")
+    kernel.ip(f"route replace {REMOTE}/32 via 192.0.3.254 mtu 1300")
     arrivals(lab, a1, 1)
+    eventually(lambda: "mtu 1300" in paths(host)[0], "the route's MTU")
     kernel.ip(f"route del {REMOTE}/32")
     eventually(lambda: REMOTE in warned(host), "the warning")
 

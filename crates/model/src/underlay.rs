@@ -15,6 +15,8 @@ pub struct KernelPath {
     pub mac: Option<Mac>,
     /// The share of flows that take this path, relative to that of others.
     pub weight: u16,
+    /// The MTU of the kernel's route, bytes, if it has one of its own.
+    pub mtu: Option<u16>,
 }
 
 /// The path to the remote of a tunnel.
@@ -51,6 +53,13 @@ impl UnderlayPath<'_> {
     #[must_use]
     pub fn hop_mac<T: Lookup>(&self, tables: &T) -> Option<Mac> {
         self.kernels.map_or_else(|| tables.neighbour(self.scope(), self.hop), |path| path.mac)
+    }
+
+    /// Returns the longest packet that the path takes, bytes of IP: the wire's MTU, or a lower one of the kernel's route.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        let of_route = self.kernels.and_then(|path| path.mtu);
+        of_route.map_or(self.wire.mtu, |mtu| mtu.min(self.wire.mtu))
     }
 
     /// Returns whether packets may arrive, as far as is known: the wire has a link, and the next hop answers.

@@ -182,7 +182,7 @@ fn change() -> impl Strategy<Value = Change> {
             .prop_map(|(id, n)| Change::PutMeter(id, MeterConfig { bits_per_second: n, burst_bytes: n })),
         3 => rule().prop_map(Change::PutRule),
         1 => (addr(), addr(), 0..3u16).prop_map(|(remote, hop, count)| {
-            let path = |weight| KernelPath { wire: VifId(1), hop, mac: None, weight };
+            let path = |weight| KernelPath { wire: VifId(1), hop, mac: None, weight, mtu: Some(1400 - weight) };
             Change::PutPaths { remote, paths: (0..count).map(path).collect() }
         }),
         1 => (addr(), any::<bool>()).prop_map(|(remote, is_down)| Change::SetDown { remote, is_down }),

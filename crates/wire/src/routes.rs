@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 // Attributes and flags of routes (linux/rtnetlink.h).
+const RTA_METRICS: u16 = 8;
+const RTAX_MTU: u16 = 2;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
 const RTM_F_CLONED: u32 = 0x200;
@@ -69,6 +71,8 @@ pub struct Hop {
     pub weight: u16,
     /// Whether the device has no link, or the hop is not used for another reason.
     pub is_dead: bool,
+    /// The route's MTU, bytes, if it has one of its own.
+    pub mtu: Option<u16>,
 }
 
 /// Asks the kernel about this thread's network namespace. Needs no privileges.
@@ -217,15 +221,17 @@ fn read_way(answer: &[u8]) -> Option<Way> {
     }
     let flags = *answer.get(HEADER + 8)?;
     let attributes = answer.get(HEADER + ROUTE..)?;
+    let mtu = attribute(attributes, RTA_METRICS).and_then(|metrics| number(metrics, RTAX_MTU));
+    let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).filter(|mtu| *mtu > 0);
     if let Some(several) = attribute(attributes, RTA_MULTIPATH) {
-        return read_hops(several).map(Way::Hops);
+        return read_hops(several, mtu).map(Way::Hops);
     }
     let device = number(attributes, RTA_OIF)?;
     let is_dead = flags & (DEAD | LINK_DOWN) != 0;
-    Some(Way::Hops(vec![Hop { device, router: router(attributes), weight: 1, is_dead }]))
+    Some(Way::Hops(vec![Hop { device, router: router(attributes), weight: 1, is_dead, mtu }]))
 }
 
-fn read_hops(mut bytes: &[u8]) -> Option<Vec<Hop>> {
+fn read_hops(mut bytes: &[u8], mtu: Option<u16>) -> Option<Vec<Hop>> {
     let mut hops = Vec::new();
     while let Some([l0, l1, flags, weight]) = bytes.first_chunk()
         && hops.len() < MOST_HOPS
@@ -237,6 +243,7 @@ fn read_hops(mut bytes: &[u8]) -> Option<Vec<Hop>> {
             router: router(&hop[NEXT_HOP..]),
             weight: u16::from(*weight) + 1,
             is_dead: flags & (DEAD | LINK_DOWN) != 0,
+            mtu,
         });
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
@@ -311,8 +318,12 @@ mod tests {
             &[with(RTA_OIF, &[7, 0, 0, 0]), with(RTA_GATEWAY, &[192, 0, 2, 254])].concat(),
         );
         let router = Some("192.0.2.254".parse().unwrap());
-        let hop = Hop { device: 7, router, weight: 1, is_dead: false };
+        let hop = Hop { device: 7, router, weight: 1, is_dead: false, mtu: None };
         assert_eq!(read_way(&one), Some(Way::Hops(vec![hop])));
+        let metrics = with(RTA_METRICS, &with(RTAX_MTU, &1400_u32.to_ne_bytes()));
+        let with_mtu =
+            route(libc::RTN_UNICAST, 0, &[metrics.clone(), one[HEADER + ROUTE..].to_vec()].concat());
+        assert_eq!(read_way(&with_mtu), Some(Way::Hops(vec![Hop { mtu: Some(1400), ..hop }])));
         let mut other = libc::AF_INET6.to_ne_bytes()[..2].to_vec();
         other.extend("fe80::1".parse::<Ipv6Addr>().unwrap().octets());
         let several = [
@@ -320,12 +331,13 @@ mod tests {
             next_hop(LINK_DOWN, 0, 8, &with(RTA_VIA, &other)),
             next_hop(0, 255, 9, &[]),
         ];
-        let several = route(libc::RTN_UNICAST, 0, &with(RTA_MULTIPATH, &several.concat()));
+        let several = with(RTA_MULTIPATH, &several.concat());
+        let several = route(libc::RTN_UNICAST, 0, &[metrics, several].concat());
         let via = Some("fe80::1".parse().unwrap());
         let hops = vec![
-            Hop { weight: 3, ..hop },
-            Hop { device: 8, router: via, weight: 1, is_dead: true },
-            Hop { device: 9, router: None, weight: 256, is_dead: false },
+            Hop { weight: 3, mtu: Some(1400), ..hop },
+            Hop { device: 8, router: via, weight: 1, is_dead: true, mtu: Some(1400) },
+            Hop { device: 9, router: None, weight: 256, is_dead: false, mtu: Some(1400) },
         ];
         assert_eq!(read_way(&several), Some(Way::Hops(hops)));
         assert_eq!(read_way(&route(libc::RTN_LOCAL, 0, &[])), Some(Way::Own));
@@ -373,7 +385,7 @@ mod tests {
             for kind in [libc::RTM_NEWROUTE, libc::RTM_NEWNEIGH, libc::RTM_NEWLINK] {
                 let _ = read_event(kind, bytes);
             }
-            if let Some(hops) = read_hops(bytes) {
+            if let Some(hops) = read_hops(bytes, None) {
                 assert!(hops.len() <= MOST_HOPS);
             }
         });

@@ -79,7 +79,7 @@ impl<T: Lookup> Compiler<'_, T> {
         let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
         let inner = if tunnel.kind == TunnelKind::Vxlan { proto::ETHERNET_LEN } else { 0 };
         let overhead = (tunnel.overhead() + inner) as u16;
-        let mtu = path.wire.mtu.min(learned).saturating_sub(overhead).min(network.mtu);
+        let mtu = path.mtu().min(learned).saturating_sub(overhead).min(network.mtu);
         (tunnel.id >> id_bits == 0 && mtu >= LEAST_MTU).then(|| registers::Nexthop {
             kind: NexthopKind::Tunnel as u8,
             tunnel: encapsulation as u8,

@@ -176,9 +176,9 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 self.effects.once |= by_routers && too_big;
                 let learned = learned.filter(|_| !by_routers);
                 let carried = learned.map_or(usize::MAX, |mtu| inside(mtu).max(least));
-                let mtu = learned.unwrap_or(u16::MAX).min(path.wire.mtu);
+                let mtu = learned.unwrap_or(u16::MAX).min(path.mtu());
                 let base = match cut_outside(frame, network, &tunnel, mtu).filter(|_| loose) {
-                    None => self.fit(frame, base, network, inside(path.wire.mtu).min(carried))?,
+                    None => self.fit(frame, base, network, inside(path.mtu()).min(carried))?,
                     cut => Forward { cut, ..base },
                 };
                 self.through(frame, base, &tunnel, frame.tos)

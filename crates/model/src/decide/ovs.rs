@@ -204,7 +204,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let port = std::mem::replace(&mut output.port, path.wire.id);
         output.wrap = Some(Wrap::of(&encap).ok_or(DropReason::NexthopInvalid)?);
         let learned = self.tables.path_mtu(tunnel.remote).unwrap_or(u16::MAX);
-        self.fit_output(&output, path.wire.mtu.min(learned))?;
+        self.fit_output(&output, path.mtu().min(learned))?;
         self.effects.crossings.get_or_insert_default().sent.push(Crossing { port, grown });
         Ok(output)
     }

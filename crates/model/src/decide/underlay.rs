@@ -57,7 +57,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         let is_whole = refused.fragment == Fragment::Whole && refused.dont_fragment;
         let path = self.path(refused.dst, 0).ok().filter(|path| path.src == refused.src)?;
-        let known = self.tables.path_mtu(refused.dst).unwrap_or(path.wire.mtu);
+        let known = self.tables.path_mtu(refused.dst).unwrap_or(path.mtu());
         let is_ours = is_tunnel && is_whole && refused.src == ip.dst && self.is_remote(refused.dst);
         let is_less = mtu < known && u32::from(mtu) < refused.len;
         (is_ours && is_less).then_some(PathMtu { remote: refused.dst, mtu })

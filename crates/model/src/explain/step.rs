@@ -251,10 +251,11 @@ fn routed(addr: IpAddr, route: RouteEntry) -> String {
 }
 
 fn leads(path: &KernelPath, names: &dyn Names) -> String {
-    let KernelPath { wire, hop, mac, weight } = path;
+    let KernelPath { wire, hop, mac, weight, mtu } = path;
     let mac = mac.map_or_else(|| "not found".to_owned(), |mac| mac.to_string());
     let weight = if *weight > 1 { format!(" weight {weight}") } else { String::new() };
-    format!("{hop} ({mac}) by {}{weight}", names.vif(*wire))
+    let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
+    format!("{hop} ({mac}) by {}{weight}{mtu}", names.vif(*wire))
 }
 
 /// Returns the kind of an interface, as configurations call it.

@@ -41,7 +41,7 @@ use std::str::FromStr;
 /// neighbour NAME ADDR at MAC               (of a wire or network, learned)
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
-/// kernel ADDR [WIRE ADDR MAC|unknown [weight N]]...    (the kernel's paths to a remote)
+/// kernel ADDR [WIRE ADDR MAC|unknown [weight N] [mtu N]]...    (the kernel's paths to a remote)
 /// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs, and its OVS side,
 ///                                                          `NAME:ovs`)
 /// ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]          (the port of a tunnel; the same)
@@ -260,9 +260,13 @@ impl Setup {
                 paths.last_mut().ok_or("a weight of no path")?.weight = value(words)?;
                 continue;
             }
+            if words.next_if_eq(&"mtu").is_some() {
+                paths.last_mut().ok_or("an MTU of no path")?.mtu = Some(value(words)?);
+                continue;
+            }
             let (wire, hop) = (self.vif(words)?, value(words)?);
             let mac = if words.next_if_eq(&"unknown").is_some() { None } else { Some(value(words)?) };
-            paths.push(KernelPath { wire, hop, mac, weight: 1 });
+            paths.push(KernelPath { wire, hop, mac, weight: 1, mtu: None });
         }
         self.changes.push(Change::PutPaths { remote, paths: paths.into() });
         Ok(())

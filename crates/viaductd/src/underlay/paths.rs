@@ -182,13 +182,13 @@ impl Paths {
         };
         let is_alive = hops.iter().any(|hop| !hop.is_dead);
         let mut of = Remote::default();
-        for Hop { device, router, weight, .. } in hops.iter().filter(|hop| hop.is_dead != is_alive) {
+        for Hop { device, router, weight, mtu, .. } in hops.iter().filter(|hop| hop.is_dead != is_alive) {
             let Some(wire) = self.wires.get(device) else { continue };
             let hop = (*device, router.unwrap_or(remote));
             let ask = || kernel.neighbour(hop.0, hop.1).ok().flatten().map(Mac);
             let mac = *found.entry(hop).or_insert_with(ask);
             of.hops.push(hop);
-            of.paths.push(KernelPath { wire: *wire, hop: hop.1, mac, weight: *weight });
+            of.paths.push(KernelPath { wire: *wire, hop: hop.1, mac, weight: *weight, mtu: *mtu });
         }
         if of.paths.is_empty() {
             return lacks(format!(
@@ -288,7 +288,7 @@ mod tests {
     }
 
     fn hop(device: i32, router: Option<&str>, is_dead: bool) -> Hop {
-        Hop { device, router: router.map(ip), weight: 1, is_dead }
+        Hop { device, router: router.map(ip), weight: 1, is_dead, mtu: None }
     }
 
     fn underlay(remotes: &[&str]) -> Underlay {
@@ -333,6 +333,7 @@ mod tests {
             hop: router,
             mac: mac.map(|last| Mac([2, 0, 0, 0, 0, last])),
             weight: 1,
+            mtu: None,
         };
         assert_eq!(puts(paths.ask(&kernel)), [(remote, vec![path(None)])]);
         let start = Instant::now();
@@ -348,8 +349,15 @@ mod tests {
         assert_eq!(paths.take_sought(start + AGAIN + STALE), [(1, router)]);
 
         kernel.macs.insert((2, remote), mac(7));
-        kernel.ways.insert(remote, Way::Hops(vec![hop(1, Some("192.0.2.254"), false), hop(2, None, false)]));
-        let direct = KernelPath { wire: VifId(2), hop: remote, mac: Some(Mac(mac(7))), weight: 1 };
+        kernel.ways.insert(
+            remote,
+            Way::Hops(vec![
+                hop(1, Some("192.0.2.254"), false),
+                Hop { mtu: Some(1400), ..hop(2, None, false) },
+            ]),
+        );
+        let direct =
+            KernelPath { wire: VifId(2), hop: remote, mac: Some(Mac(mac(7))), weight: 1, mtu: Some(1400) };
         assert!(!paths.note(&kernel, &[Event::Route(Subnet { addr: ip("198.51.101.0"), len: 24 })]));
         assert!(paths.note(&kernel, &[Event::Route(Subnet { addr: ip("198.51.100.0"), len: 24 })]));
         assert_eq!(puts(paths.ask(&kernel)), [(remote, vec![path(Some(9)), direct])]);
