@@ -271,8 +271,8 @@ def test_a_damaged_record_is_told_and_costs_nothing_else(lab):
     host.kill()
     store = max((host.directory / "state").glob("store.?"), key=lambda file: file.stat().st_size)
     text = store.read_bytes()
-    assert text.count(b"10.92.0.0/16") == 2, "as a key and in the object"
-    store.write_bytes(text.replace(b"10.92.0.0/16", b"10.29.0.0/16", 1))
+    assert text.count(b"10.92.0.0/16") == 1
+    store.write_bytes(text.replace(b"10.92.0.0/16", b"10.29.0.0/16"))
     host.start()
     prefixes = {row["prefix"] for row in host.viaduct("rt", "--network", "blue")}
     assert {"10.91.0.0/16", "10.93.0.0/16"} <= prefixes and "10.92.0.0/16" not in prefixes

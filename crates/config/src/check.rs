@@ -49,13 +49,14 @@ fn check_all(unread: &[String], index: &Index, objects: &[Item], has_route: HasR
     problems
 }
 
-/// Checks routes and rules that are added to a host whose objects, in `index`, were checked before. Their keys, and the
-/// names of rules, must be new: they need nothing else of each other.
+/// Checks routes and rules of a host whose other objects, in `index`, were checked before. Their keys, and the names of
+/// rules, must be unique: they need nothing else of each other.
 #[must_use]
-pub fn check_routes_and_rules<'a>(index: &Index, objects: impl Iterator<Item = &'a Object>) -> Vec<Problem> {
-    let items: Vec<Item> = objects.map(|object| Item::from(object.clone())).collect();
+pub fn check_routes_and_rules(index: &Index, objects: impl Iterator<Item = Object>) -> Vec<Problem> {
     let mut problems = Vec::new();
-    refers::check(index, &[], (&items, &|_, _| false), &mut problems);
+    for object in objects {
+        refers::check(index, &[], (&[Item::from(object)], &|_, _| false), &mut problems);
+    }
     problems
 }
 

@@ -1,6 +1,6 @@
 //! Contents that a file may have, and messages about those that it may not have.
 
-use config::{Included, Kind, Texts, parse, parse_all, parse_objects};
+use config::{Included, Kind, Object, Target, Texts, parse, parse_all, parse_objects};
 
 const VALID: &str = include_str!("valid.toml");
 
@@ -12,6 +12,28 @@ fn every_kind_of_object_reads() {
     }
     assert_eq!(document.host.workers, [1]);
     assert_eq!(document.host.socket_dirs, ["/run/openvswitch", "/data/vms/**"]);
+}
+
+#[test]
+fn targets_in_words_are_read_again() {
+    let targets = r#""drop" { guest = "vm1" } { network = "a.b-c_d" } { nexthop = "spine" } { via = "fd00::1" }
+        { tunnel = "mpls-over-udp", remote = "192.0.2.2", label = 100 }
+        { tunnel = "mpls-over-gre", remote = "fd00::2", label = 16 }
+        { tunnel = "vxlan", remote = "192.0.2.2", vni = 7, mac = "02:00:00:00:00:01" }"#;
+    let mut words = Vec::new();
+    for target in targets.replace("} {", "}\n{").replace("\" {", "\"\n{").lines().map(str::trim) {
+        let text = format!("[[route]]\nnetwork = \"blue\"\nprefix = \"10.0.0.0/8\"\nto = {target}\n");
+        let Object::Route(route) = parse_objects(&text).unwrap().remove(0) else { panic!("{text}") };
+        words.push(route.to[0].in_words());
+        assert_eq!(Target::from_words(&words[words.len() - 1]).as_ref(), Some(&route.to[0]));
+    }
+    assert_eq!(words.len(), 8);
+    for wrong in
+        ["", "drop ", "guest", "via blue", "vxlan 192.0.2.2", "vxlan 192.0.2.2 7 8", "teapot 192.0.2.2 7"]
+    {
+        assert_eq!(Target::from_words(wrong), None, "{wrong}");
+    }
+    assert_eq!(Target::from_words(&format!("{} 1", words[7])), None);
 }
 
 #[test]

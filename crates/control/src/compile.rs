@@ -8,6 +8,7 @@ mod implied;
 mod learned;
 mod routes;
 mod rules;
+mod written;
 
 pub use bridges::BridgeChange;
 pub(crate) use bridges::learn_bridge;
@@ -16,13 +17,13 @@ pub(crate) use guests::{ovs_side, verbs_vif, vlan_vif};
 use ids::{Pool, User};
 pub(crate) use implied::{WAY_OUT, way_out};
 pub(crate) use learned::{kept_learned, learn};
-use routes::{ObjectRoute, To, guests_on_standby_last, is_away, routes_of};
+use routes::{ObjectRoute, To, is_away, is_on_standby, routes_of};
 pub(crate) use routes::{Origins, places_of};
 pub(crate) use rules::policer;
 
-use crate::owner::Owned;
-use config::{DefaultAction, Index, Key, Kind, Mode, Object, Route, Target, Wire, router_id, router_mac};
-use imbl::OrdMap;
+use crate::owner::{Objects, Owned, Routes, Written};
+use crate::prefixes::Prefixes;
+use config::{DefaultAction, Index, Key, Kind, Mode, Object, Target, Wire, router_id, router_mac};
 use ipnet::IpNet;
 use model::{
     Action, BridgeTarget, FloatingAddress, L2Gateway, Midstream, Network, Nexthop, NexthopId, Overlay,
@@ -119,10 +120,10 @@ pub(crate) struct Links {
     pub(crate) away: BTreeSet<String>,
 }
 
-/// Compiles objects into tables, beside what is learned in others. The objects were checked, and are in their order.
+/// Compiles objects, which were checked, into tables, beside what is learned in others.
 pub(crate) fn compile(
     (host, index): (&config::Host, &Index),
-    objects: &[&Owned],
+    objects: &Objects,
     learned: &Desired,
     links: &Links,
     ids: &mut Ids,
@@ -133,15 +134,16 @@ pub(crate) fn compile(
     let mut compiler = Compiler::new(index, ids, links, of);
     compiler.path_sets(&learned.learned);
     compiler.bridges();
-    compiler.objects(host, objects);
+    compiler.objects(host, &objects.in_order_of(Kind::ALL), objects.routes());
+    compiler.out.routes = compiler.out.routes.packed();
     compiler.finish()
 }
 
 /// Routes and rules that change, with what the removed ones refer to. One in both lists of its kind changes.
 pub(crate) struct Changes<'a> {
     pub(crate) before: &'a Index,
-    pub(crate) removed: Vec<&'a Route>,
-    pub(crate) added: Vec<&'a Route>,
+    pub(crate) removed: Vec<Written<'a>>,
+    pub(crate) added: Vec<Written<'a>>,
     /// Guests that change or go.
     pub(crate) changed_guests: Vec<&'a str>,
     pub(crate) removed_rules: Vec<&'a config::Rule>,
@@ -157,7 +159,7 @@ pub(crate) fn recompile(of: Desired, index: &Index, changes: &Changes<'_>, ids: 
     compiler.remove_routes(&changes.removed);
     changes.removed_rules.iter().for_each(|rule| compiler.remove_rule(rule));
     compiler.index = index;
-    changes.added.iter().for_each(|route| compiler.route(&ObjectRoute::from(*route)));
+    changes.added.iter().for_each(|route| compiler.written(*route));
     changes.added_rules.iter().for_each(|rule| compiler.rule(rule));
     compiler.out
 }
@@ -195,10 +197,10 @@ pub(crate) fn compile_beside_routes(
         true => compiler.keep_rules(rules, meters, &vifs, &changes.changed_guests),
         false => compiler.ids.reset_rules(),
     }
-    compiler.objects(host, objects);
+    compiler.objects(host, objects, &Routes::default());
     compiler.out.routes = routes;
     compiler.replace_implied(&implied, is_kept);
-    changes.added.iter().for_each(|route| compiler.route(&ObjectRoute::from(*route)));
+    changes.added.iter().for_each(|route| compiler.written(*route));
     compiler.finish()
 }
 
@@ -217,8 +219,8 @@ impl<'a> Compiler<'a> {
         Self { index, ids, links, out, user: User::Other, removing: false }
     }
 
-    /// Compiles objects, in their order.
-    fn objects(&mut self, host: &config::Host, objects: &[&Owned]) {
+    /// Compiles objects, in their order, and routes that somebody wrote.
+    fn objects(&mut self, host: &config::Host, objects: &[&Owned], routes: &Routes) {
         let router_id = host.bgp.as_ref().and_then(|bgp| router_id(bgp, self.index.tunnel_sources()));
         self.out.host = model::Host {
             name: host.name.as_str().into(),
@@ -230,28 +232,35 @@ impl<'a> Compiler<'a> {
             tunnel_fragments: !host.tunnel_df,
         };
         objects.iter().for_each(|owned| self.number_vif(&owned.object));
-        guests_on_standby_last(objects).for_each(|owned| self.object(&owned.object));
+        // Among routes with the same prefix the last one counts. Guests on standby come last: while one is here, its
+        // addresses lead to it, even if somebody wrote routes that lead elsewhere.
+        let (standby, others): (Vec<&Owned>, Vec<&Owned>) =
+            objects.iter().partition(|owned| is_on_standby(owned));
+        let referred = others.partition_point(|owned| owned.object.kind() < Kind::Route);
+        others[..referred].iter().for_each(|owned| self.object(&owned.object));
+        self.all_written(routes);
+        others[referred..].iter().chain(&standby).for_each(|owned| self.object(&owned.object));
         objects.iter().for_each(|owned| self.fill_network(&owned.object));
         self.extend_floods();
     }
 
-    fn remove_routes(&mut self, routes: &[&Route]) {
+    fn remove_routes(&mut self, routes: &[Written<'_>]) {
         self.removing = true;
-        routes.iter().for_each(|route| self.remove_route(route));
+        routes.iter().for_each(|route| self.remove_route(*route));
         self.removing = false;
     }
 
     /// Puts the implied routes in place of those of `before`, except where somebody wrote one.
-    fn replace_implied(&mut self, before: &OrdMap<(Vrf, IpNet), NexthopId>, is_kept: config::HasRoute<'_>) {
+    fn replace_implied(&mut self, before: &Prefixes<Vrf, NexthopId>, is_kept: config::HasRoute<'_>) {
         let names: HashMap<u16, &str> =
             self.index.networks().values().map(|network| (network.vrf, network.name.as_str())).collect();
         let is_free =
             |(vrf, prefix): &(Vrf, IpNet)| names.get(&vrf.0).is_none_or(|name| !is_kept(name, *prefix));
-        for key in before.keys().filter(|key| is_free(key)) {
-            self.out.routes.remove(key);
+        for (place, _) in before.iter().filter(|(place, _)| is_free(place)) {
+            self.out.routes.remove(&place);
         }
-        for (key, nexthop) in self.out.implied.iter().filter(|(key, _)| is_free(key)) {
-            self.out.routes.insert(*key, *nexthop);
+        for (place, nexthop) in self.out.implied.iter().filter(|(place, _)| is_free(place)) {
+            self.out.routes.insert(place, *nexthop);
         }
     }
 
@@ -340,8 +349,6 @@ impl<'a> Compiler<'a> {
     }
 
     fn route(&mut self, route: &ObjectRoute<'_>) {
-        let is_written = matches!(route.to, To::Route(_));
-        self.user = if is_written { User::Route } else { User::Other };
         let nexthop = match &route.to {
             To::Gateway => self.nexthop(Nexthop::Receive),
             To::Subnet => self.nexthop(Nexthop::Resolve { via: None }),
@@ -359,28 +366,14 @@ impl<'a> Compiler<'a> {
                 Err(_) => self.nexthop(Nexthop::Discard),
             },
             To::Discard => self.nexthop(Nexthop::Discard),
-            To::Route(route) => self.group(&route.to),
         };
-        self.user = User::Other;
         let key = (self.vrf(route.network), route.prefix);
-        let gives_way = |routes: &OrdMap<_, _>| route.gives_way() && routes.contains_key(&key);
-        if !is_written && !gives_way(&self.out.implied) {
+        let gives_way = |routes: &Prefixes<_, _>| route.gives_way() && routes.contains_key(&key);
+        if !gives_way(&self.out.implied) {
             self.out.implied.insert(key, nexthop);
         }
         if !gives_way(&self.out.routes) {
             self.out.routes.insert(key, nexthop);
-        }
-    }
-
-    /// Removes a route from the tables. A route that follows from something else and was hidden behind it returns.
-    fn remove_route(&mut self, route: &Route) {
-        self.user = User::Route;
-        self.group(&route.to);
-        self.user = User::Other;
-        let key = (self.vrf(&route.network), route.prefix);
-        match self.out.implied.get(&key) {
-            Some(implied) => drop(self.out.routes.insert(key, *implied)),
-            None => drop(self.out.routes.remove(&key)),
         }
     }
 
@@ -467,8 +460,7 @@ impl<'a> Compiler<'a> {
     /// Returns the interface that gets copies: a guest's, or a tunnel, which is numbered like an interface.
     fn mirror(&mut self, name: &str) -> VifId {
         let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) else { return self.vif_id(name) };
-        // Different spellings of the same tunnel share one interface.
-        let name = format!("vxlan:{}:{}", tunnel.remote, tunnel.id);
+        let name = tunnel_name(&tunnel);
         let id = self.vif_id(&name);
         self.out.vifs.insert(id, Vif::new(id, &name, VifKind::Mirror(encapsulation(&tunnel))));
         id
@@ -574,6 +566,11 @@ impl<'a> Compiler<'a> {
         };
         self.nexthop(nexthop)
     }
+}
+
+/// Returns the name of the interface that is a tunnel to a mirror, which different spellings of the tunnel share.
+fn tunnel_name(tunnel: &config::Tunnel) -> String {
+    format!("vxlan:{}:{}", tunnel.remote, tunnel.id)
 }
 
 /// Counts one more use of a thing, or one less if `removing`, and returns its number.

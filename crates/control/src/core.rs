@@ -49,7 +49,7 @@ use ahead::Claims;
 use carry::{Carry, Early};
 use carryover::Opened;
 use changes::{Next, Scope, compiled_changes, kept};
-use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Route, Rule};
+use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Rule};
 use config_file::digest;
 use directory::Directory;
 use executor::Executor;
@@ -206,8 +206,7 @@ impl Core {
     ) -> Result<Self, Error> {
         let Beginning { next, taken } = choose(file, &store)?;
         let objects = store.load().map(|stored| stored.objects).unwrap_or_default();
-        let mut targets = Targets::default();
-        targets.follow(&Objects::default().changes_to(&objects));
+        let targets = Targets::of(&objects);
         let empty = State {
             host: Arc::default(),
             objects,
@@ -418,7 +417,7 @@ impl Core {
         let desired = match scope {
             Scope::All => {
                 let learned = kept_learned(&state.desired, &index);
-                compile((&host, &index), &next.in_order(), &learned, &links, &mut ids)
+                compile((&host, &index), &next, &learned, &links, &mut ids)
             }
             Scope::BesideRoutes | Scope::BesideRules => {
                 let others = next.in_order_of(scope.kinds());
@@ -527,13 +526,6 @@ fn ports_of(host: &Host, run_dir: &Path, objects: &Objects) -> BTreeMap<String, 
     ports::wanted(host, run_dir, &index)
 }
 
-fn route(object: Option<&Owned>) -> Option<&Route> {
-    match &object?.object {
-        Object::Route(route) => Some(route),
-        _ => None,
-    }
-}
-
 fn rule(object: Option<&Owned>) -> Option<&Rule> {
     match &object?.object {
         Object::Rule(rule) => Some(rule),
@@ -580,7 +572,7 @@ fn missing(key: &Key, state: &State) -> Error {
     match place.and_then(|(network, prefix)| origins.get(network, prefix)) {
         Some(origin) => Error::Conflict(format!(
             "{key} is that of {}, and goes with it: change that, or remove it",
-            origin.object.key()
+            origin.key()
         )),
         None => Error::NotFound(format!("there is no {key}")),
     }

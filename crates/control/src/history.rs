@@ -1,7 +1,7 @@
 //! The last changes: who asked for them, and what they changed, so that they can be undone.
 
 use crate::clients::Peer;
-use crate::owner::{Changed, Difference, Objects};
+use crate::owner::{Changed, Difference, Objects, Written};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -130,15 +130,28 @@ impl History {
 
 /// Puts back what a change changed, except what somebody changed after it.
 fn undo(revision: &Revision, objects: &mut Objects) {
-    let as_left = |difference: &&Difference| {
-        objects.get(&difference.key).map(|owned| &owned.object)
-            == difference.new.as_ref().map(|owned| &owned.object)
-    };
-    let back: Vec<_> = revision.differences.iter().filter(as_left).cloned().collect();
-    for Difference { key, old, .. } in back {
-        match old {
-            Some(old) => objects.restore(old.seq, old.owner.clone(), old.object.clone()),
-            None => drop(objects.remove(&key)),
+    // No two are of one object.
+    for difference in &revision.differences {
+        match difference {
+            Difference::Route { network, prefix, old, new } => {
+                let now = objects.routes().get(network, *prefix).map(Written::to);
+                if now != new.as_ref().map(|new| &new.common.to[..]) {
+                    continue;
+                }
+                match old {
+                    Some(old) => objects.restore_route(network, *prefix, old.clone()),
+                    None => drop(objects.remove_route(network, *prefix)),
+                }
+            }
+            Difference::Other { key, old, new } => {
+                if objects.other(key).map(|owned| &owned.object) != new.as_ref().map(|owned| &owned.object) {
+                    continue;
+                }
+                match old {
+                    Some(old) => objects.restore(old.seq, old.owner.clone(), old.object.clone()),
+                    None => drop(objects.remove(key)),
+                }
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ pub(crate) fn settle(objects: &mut Objects) -> Result<(), Error> {
 }
 
 fn get<'a>(objects: &'a Objects, guest: &str) -> Option<&'a Owned> {
-    objects.get(&Key { kind: Kind::Lease, network: None, name: guest.to_owned() })
+    objects.other(&Key { kind: Kind::Lease, network: None, name: guest.to_owned() })
 }
 
 fn lease(owned: &Owned) -> Option<&Lease> {
@@ -232,8 +232,7 @@ fn lease_to(objects: &mut Objects, network: &Network, guests: &[&Guest]) -> Resu
 
 /// Returns whether somebody wrote a route to this address alone.
 fn has_route(objects: &Objects, network: &str, addr: IpAddr) -> bool {
-    let name = IpNet::from(addr).to_string();
-    objects.get(&Key { kind: Kind::Route, network: Some(network.to_owned()), name }).is_some()
+    objects.routes().get(network, addr.into()).is_some()
 }
 
 /// Returns a free address of ranges. The search begins at a place that depends on the guest's name, so that a guest that

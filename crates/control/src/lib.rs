@@ -21,6 +21,7 @@ mod object_change;
 mod owner;
 mod packet_text;
 mod ports;
+mod prefixes;
 mod process;
 mod rdma;
 mod run_dir_lock;

@@ -30,16 +30,15 @@ pub(crate) fn log(by: Author, changes: &[ObjectChange]) {
 
 /// Describes changes for people. It leaves out objects that only changed their place among others.
 pub(crate) fn describe(changed: &[Changed<'_>]) -> Vec<ObjectChange> {
-    let describe = |changed: &Changed<'_>| {
-        let (what, details) = match (changed.old, changed.new) {
-            (Some(was), Some(is)) if is.object == was.object && is.owner == was.owner => return None,
-            (Some(was), Some(is)) => ("change", details(&was.object, &is.object)),
-            (_, None) => ("remove", Vec::new()),
-            (None, Some(_)) => ("add", Vec::new()),
+    let describe = |changed: &&Changed<'_>| {
+        let (what, details) = match changed.objects() {
+            [Some(was), Some(is)] => ("change", details(&was, &is)),
+            [_, None] => ("remove", Vec::new()),
+            [None, Some(_)] => ("add", Vec::new()),
         };
-        Some(ObjectChange { what, object: changed.key.to_string(), details })
+        ObjectChange { what, object: changed.key().to_string(), details }
     };
-    changed.iter().filter_map(describe).collect()
+    changed.iter().filter(|changed| !changed.only_moved()).map(|changed| describe(&changed)).collect()
 }
 
 /// Keys whose values may be secrets.

@@ -1,6 +1,15 @@
-use config::{Key, Kind, Object};
+//! The objects of the host, each with its owner.
+
+mod changed;
+mod routes;
+
+pub(crate) use changed::{Changed, Difference};
+pub(crate) use routes::{Common, Kept, Routes, Written, place_of, route_key};
+
+use config::{Key, Kind, Object, Route};
 use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
+use ipnet::IpNet;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The party that asked for an object; only it may change the object.
@@ -44,65 +53,106 @@ pub(crate) struct Owned {
     pub(crate) object: Object,
 }
 
-/// A difference between two sets of objects.
+/// An object where it is kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Changed<'a> {
-    pub(crate) key: &'a Key,
-    /// At least one of the two is there.
-    pub(crate) old: Option<&'a Owned>,
-    pub(crate) new: Option<&'a Owned>,
+pub(crate) enum Listed<'a> {
+    Route(Written<'a>),
+    Other(&'a Owned),
 }
 
-/// The same, for keeping.
-#[derive(Clone, Debug)]
-pub(crate) struct Difference {
-    pub(crate) key: Arc<Key>,
-    pub(crate) old: Option<Arc<Owned>>,
-    pub(crate) new: Option<Arc<Owned>>,
-}
+impl<'a> Listed<'a> {
+    pub(crate) fn owner(self) -> &'a Owner {
+        match self {
+            Self::Route(route) => route.owner(),
+            Self::Other(owned) => &owned.owner,
+        }
+    }
 
-impl Difference {
-    pub(crate) fn changed(&self) -> Changed<'_> {
-        Changed { key: &self.key, old: self.old.as_deref(), new: self.new.as_deref() }
+    pub(crate) fn seq(self) -> u64 {
+        match self {
+            Self::Route(route) => route.kept.seq,
+            Self::Other(owned) => owned.seq,
+        }
+    }
+
+    pub(crate) fn key(self) -> Key {
+        match self {
+            Self::Route(route) => route.key(),
+            Self::Other(owned) => owned.object.key(),
+        }
+    }
+
+    /// Is true if it is equal to an object that has its key.
+    pub(crate) fn is(self, namesake: &Object) -> bool {
+        match (self, namesake) {
+            (Self::Route(route), Object::Route(other)) => route.to() == other.to,
+            (Self::Route(_), _) => false,
+            (Self::Other(owned), other) => owned.object == *other,
+        }
+    }
+
+    pub(crate) fn owned(self) -> Cow<'a, Owned> {
+        match self {
+            Self::Route(route) => Cow::Owned(route.owned()),
+            Self::Other(owned) => Cow::Borrowed(owned),
+        }
     }
 }
 
 /// All objects of the host. A clone is cheap, and a comparison of two costs only as much as their difference.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
-    by_key: OrdMap<Arc<Key>, Arc<Owned>>,
+    /// All but routes.
+    others: OrdMap<Arc<Key>, Arc<Owned>>,
+    routes: Routes,
     next_seq: u64,
 }
 
 impl Objects {
     pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
+        self.others.len() + self.routes.len()
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<&Owned> {
-        self.by_key.get(key).map(|owned| &**owned)
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
     }
 
-    /// Returns an object and its key, for keeping.
+    /// Returns an object that is no route.
+    pub(crate) fn other(&self, key: &Key) -> Option<&Owned> {
+        self.others.get(key).map(|owned| &**owned)
+    }
+
+    /// Returns an object that is no route, and its key, for keeping.
     pub(crate) fn shared(&self, key: &Key) -> Option<(Arc<Key>, Arc<Owned>)> {
-        self.by_key.get_key_value(key).map(|(key, owned)| (key.clone(), owned.clone()))
+        self.others.get_key_value(key).map(|(key, owned)| (key.clone(), owned.clone()))
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Listed<'_>> {
+        match place_of(key) {
+            Some((network, prefix)) => self.routes.get(network, prefix).map(Listed::Route),
+            None => self.other(key).map(Listed::Other),
+        }
+    }
+
+    /// Returns the object that has the key of this one.
+    pub(crate) fn namesake(&self, object: &Object) -> Option<Listed<'_>> {
+        match object {
+            Object::Route(route) => self.routes.get(&route.network, route.prefix).map(Listed::Route),
+            other => self.other(&other.key()).map(Listed::Other),
+        }
     }
 
     /// Puts an object behind all others. It replaces one with the same key and then keeps the place of that.
     pub(crate) fn put(&mut self, owner: Owner, object: Object) {
-        let key = object.key();
-        let seq = match self.by_key.get(&key) {
-            Some(old) => old.seq,
-            None => self.next_seq,
-        };
+        let seq = self.namesake(&object).map_or(self.next_seq, Listed::seq);
         self.restore(seq, owner, object);
     }
 
     /// Puts an object as [`Self::put`] does, or the equal one of `others`, which then both have in common.
     pub(crate) fn put_like(&mut self, others: &Self, owner: Owner, object: Object) {
-        match others.by_key.get_key_value(&object.key()) {
+        match others.others.get_key_value(&object.key()) {
             Some((key, owned)) if owned.object == object => {
-                self.by_key.insert(key.clone(), owned.clone());
+                self.others.insert(key.clone(), owned.clone());
             }
             _ => self.put(owner, object),
         }
@@ -110,44 +160,89 @@ impl Objects {
 
     /// Puts a stored object at its stored place.
     pub(crate) fn restore(&mut self, seq: u64, owner: Owner, object: Object) {
-        self.next_seq = self.next_seq.max(seq + 1);
-        self.by_key.insert(Arc::new(object.key()), Arc::new(Owned { owner, seq, object }));
+        self.leave_free(seq);
+        match object {
+            Object::Route(Route { network, prefix, to }) => {
+                self.routes.put(&network, prefix, Common { owner, to }, seq);
+            }
+            other => {
+                drop(self.others.insert(Arc::new(other.key()), Arc::new(Owned { owner, seq, object: other })))
+            }
+        }
     }
 
-    pub(crate) fn remove(&mut self, key: &Key) -> Option<Arc<Owned>> {
-        self.by_key.remove(key)
+    /// Puts a route that is kept elsewhere.
+    pub(crate) fn restore_route(&mut self, network: &str, prefix: IpNet, kept: Kept) {
+        self.leave_free(kept.seq);
+        self.routes.put_kept(network, prefix, kept);
+    }
+
+    /// Gives no later object this place.
+    pub(crate) fn leave_free(&mut self, seq: u64) {
+        self.next_seq = self.next_seq.max(seq + 1);
+    }
+
+    /// Removes an object, and returns whether it was there.
+    pub(crate) fn remove(&mut self, key: &Key) -> bool {
+        match place_of(key) {
+            Some((network, prefix)) => self.routes.remove(network, prefix),
+            None => self.others.remove(key).is_some(),
+        }
+    }
+
+    pub(crate) fn remove_route(&mut self, network: &str, prefix: IpNet) -> bool {
+        self.routes.remove(network, prefix)
+    }
+
+    /// Takes less memory, if the routes came in order.
+    pub(crate) fn pack(&mut self) {
+        self.routes.pack();
     }
 
     /// Returns all objects by kind, and within a kind in the order in which they were asked for.
-    pub(crate) fn in_order(&self) -> Vec<&Owned> {
-        self.in_order_of(Kind::ALL)
+    pub(crate) fn in_order(&self) -> Vec<Listed<'_>> {
+        self.listed_in_order(Kind::ALL)
     }
 
-    /// Returns the objects of a kind, by name.
+    /// Returns the objects of these kinds, those of a kind in the order in which they were asked for.
+    pub(crate) fn listed_in_order(&self, kinds: impl IntoIterator<Item = Kind>) -> Vec<Listed<'_>> {
+        let in_order = kinds.into_iter().flat_map(|kind| {
+            let routes = (kind == Kind::Route).then(|| self.routes.iter().map(Listed::Route));
+            sorted(self.of_kind(kind).map(Listed::Other).chain(routes.into_iter().flatten()))
+        });
+        in_order.collect()
+    }
+
+    /// Returns the objects of a kind that are of a network or of none, in the order in which they were asked for.
+    pub(crate) fn listed_of(&self, kind: Kind, network: &str) -> Vec<Listed<'_>> {
+        let others = self.of_no_network(kind).chain(self.of_network(kind, network)).map(Listed::Other);
+        let routes = (kind == Kind::Route).then(|| self.routes.of_network(network).map(Listed::Route));
+        sorted(others.chain(routes.into_iter().flatten()))
+    }
+
+    /// Returns the objects of a kind, by name. Of routes there are none: see [`Self::routes`].
     pub(crate) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Owned> {
         self.from(kind, None).take_while(move |(key, _)| key.kind == kind).map(|(_, owned)| owned)
     }
 
-    /// Returns the objects of a kind that have a network's name in their keys, by name.
-    pub(crate) fn of_network(&self, kind: Kind, network: &str) -> impl Iterator<Item = &Owned> {
+    fn of_network(&self, kind: Kind, network: &str) -> impl Iterator<Item = &Owned> {
         let is_of = move |key: &Key| key.kind == kind && key.network.as_deref() == Some(network);
         self.from(kind, Some(network.to_owned()))
             .take_while(move |(key, _)| is_of(key))
             .map(|(_, owned)| owned)
     }
 
-    /// Returns the objects of a kind whose keys have no network, by name.
-    pub(crate) fn of_no_network(&self, kind: Kind) -> impl Iterator<Item = &Owned> {
+    fn of_no_network(&self, kind: Kind) -> impl Iterator<Item = &Owned> {
         let is_of = move |key: &Key| key.kind == kind && key.network.is_none();
         self.from(kind, None).take_while(move |(key, _)| is_of(key)).map(|(_, owned)| owned)
     }
 
     fn from(&self, kind: Kind, network: Option<String>) -> impl Iterator<Item = (&Key, &Owned)> {
         let first = Key { kind, network, name: String::new() };
-        self.by_key.range(Arc::new(first)..).map(|(key, owned)| (&**key, &**owned))
+        self.others.range(Arc::new(first)..).map(|(key, owned)| (&**key, &**owned))
     }
 
-    /// Returns the objects of these kinds, those of a kind in the order in which they were asked for.
+    /// Returns the objects of these kinds but routes, those of a kind in the order in which they were asked for.
     pub(crate) fn in_order_of(&self, kinds: impl IntoIterator<Item = Kind>) -> Vec<&Owned> {
         let mut all = Vec::new();
         for kind in kinds {
@@ -158,32 +253,35 @@ impl Objects {
         all
     }
 
-    /// Returns all objects, by key.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Owned)> {
-        self.by_key.iter().map(|(key, owned)| (&**key, &**owned))
+    /// Returns all objects, by kind and name, or prefix.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+        let before = self.others.values().take_while(|owned| owned.object.kind() < Kind::Route);
+        let routes = self.routes.iter().map(Listed::Route);
+        let behind = self.from(Kind::Route, None).map(|(_, owned)| Listed::Other(owned));
+        before.map(|owned| Listed::Other(owned)).chain(routes).chain(behind)
     }
 
-    /// Returns what differs in `new`, by key.
-    pub(crate) fn changes_to<'a>(&'a self, new: &'a Self) -> Vec<Changed<'a>> {
-        let differing = self.by_key.diff(&new.by_key).map(|item| match item {
-            DiffItem::Add(key, new) => Changed { key, old: None, new: Some(&**new) },
-            DiffItem::Update { old: (key, old), new: (_, new) } => {
-                Changed { key, old: Some(&**old), new: Some(&**new) }
-            }
-            DiffItem::Remove(key, old) => Changed { key, old: Some(&**old), new: None },
-        });
-        differing.collect()
+    /// Returns what differs in `new`, by kind and name, or prefix.
+    pub(crate) fn changes_to<'a>(&'a self, new: &'a Self) -> impl Iterator<Item = Changed<'a>> {
+        let others = self.others.diff(&new.others).map(Changed::from);
+        let (before, behind): (Vec<_>, Vec<_>) = others.partition(|changed| changed.kind() < Kind::Route);
+        let routes = self.routes.changes_to(&new.routes).map(Changed::from);
+        before.into_iter().chain(routes).chain(behind)
     }
 
     /// Does the same as [`Self::changes_to`], for keeping.
     pub(crate) fn differences_to(&self, new: &Self) -> Vec<Difference> {
-        let differing = self.by_key.diff(&new.by_key).map(|item| match item {
-            DiffItem::Add(key, new) => Difference { key: key.clone(), old: None, new: Some(new.clone()) },
-            DiffItem::Update { old: (key, old), new: (_, new) } => {
-                Difference { key: key.clone(), old: Some(old.clone()), new: Some(new.clone()) }
-            }
-            DiffItem::Remove(key, old) => Difference { key: key.clone(), old: Some(old.clone()), new: None },
-        });
-        differing.collect()
+        let mut all: Vec<_> = self.changes_to(new).map(Changed::kept).collect();
+        all.shrink_to_fit();
+        all
     }
 }
+
+fn sorted<'a>(listed: impl Iterator<Item = Listed<'a>>) -> Vec<Listed<'a>> {
+    let mut all: Vec<_> = listed.collect();
+    all.sort_by_key(|listed| listed.seq());
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,28 +5,26 @@
 //! and nothing else happens; later ones succeed again. On a full disk there is still room for removals. Damage
 //! is reported, and costs only the record in which it is.
 
+mod files;
 mod frame;
 mod log;
 mod past;
 mod record;
 
 use crate::history::{History, Revision};
-use crate::owner::{Objects, Owned, Owner};
-use crate::run_dir_lock::{same_file, when_free};
+use crate::owner::{Changed, Listed, Objects, Owned, Owner, Written};
+use crate::run_dir_lock::when_free;
 use config::{Key, Object};
+use files::{Locked, Waiting, copy_files, open_files};
+use ipnet::IpNet;
 use log::{Log, Medium, Room};
 use past::Past;
-use record::{Entry, Made, Record, Stored, Undo};
-use rustix::fs::{FlockOperation, flock};
+use record::{Entry, Made, Record, RouteEntry, Stored, Undo};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-const FILES: [&str; 2] = ["store.0", "store.1"];
 
 /// How safe a write shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +69,9 @@ struct State {
     history: Arc<Mutex<History>>,
     /// Numbers by which people name objects.
     numbers: BTreeMap<Key, u32>,
-    /// Objects that this version does not understand, by key, and records of which it understands nothing.
-    kept: BTreeMap<String, Stored>,
+    /// The records of objects that this version does not understand, by key, and records of which it understands
+    /// nothing.
+    kept: BTreeMap<String, String>,
     foreign: Vec<String>,
     /// Descriptions of what was lost.
     damaged: Vec<String>,
@@ -154,27 +153,30 @@ impl Store {
 
     /// Reads the store from these files.
     fn over(dir: &Path, files: Result<[Box<dyn Medium>; 2], String>) -> Self {
-        let read = files.and_then(|files| Log::read(files).map_err(|e| e.to_string()));
-        let (log, contents) = match read {
-            Ok((log, contents)) => (Ok(log), contents),
-            Err(reason) => (Err(reason), log::Contents::default()),
-        };
         let mut state = State {
-            failed: log.as_ref().err().cloned(),
-            log,
-            is_used: contents.is_used,
+            log: Err(String::new()),
+            failed: None,
+            is_used: false,
             objects: Objects::default(),
             taken: None,
             history: Arc::default(),
             numbers: BTreeMap::new(),
             kept: BTreeMap::new(),
             foreign: Vec::new(),
-            damaged: contents.damaged,
+            damaged: Vec::new(),
             is_anothers: Arc::default(),
         };
         let mut past = Past::default();
-        contents.records.into_iter().for_each(|record| state.replay(record, &mut past));
-        state.understand(&past);
+        let mut replay = |record: &str| state.replay(record, &mut past);
+        let read = files.and_then(|files| Log::read(files, &mut replay).map_err(|e| e.to_string()));
+        match read {
+            Ok((log, contents)) => {
+                state.log = Ok(log);
+                (state.is_used, state.damaged) = (contents.is_used, contents.damaged);
+            }
+            Err(reason) => (state.failed, state.log) = (Some(reason.clone()), Err(reason)),
+        }
+        state.understand(past);
         let history = state.history.clone();
         let (dir, state) = (dir.to_owned(), Mutex::new(state));
         let problems = Mutex::default();
@@ -248,8 +250,9 @@ impl Store {
         if let Some(last) = records.last_mut() {
             last.taken = update.taken.map(str::to_owned);
         }
-        for entry in records.iter().flat_map(|record| &record.changed) {
-            state.kept.remove(&entry.key);
+        if !state.kept.is_empty() {
+            let changed = update.revisions.iter().flat_map(|revision| revision.changed());
+            changed.for_each(|changed| drop(state.kept.remove(&changed.key().to_string())));
         }
         state.objects = update.objects.clone();
         state.taken = update.taken.map(str::to_owned).or(before.1.clone());
@@ -283,8 +286,10 @@ impl Store {
     pub(crate) fn put_aside(&self, keys: &[config::Key]) {
         let state = &mut *self.lock();
         for key in keys {
-            if let Some(owned) = state.objects.remove(key) {
-                state.kept.insert(key.to_string(), stored(&owned, state.numbers.get(key).copied()));
+            if let Some(listed) = state.objects.get(key) {
+                let object = Some(stored(&listed.owned(), state.numbers.get(key).copied()));
+                state.kept.insert(key.to_string(), record::one(Entry { key: key.to_string(), object }));
+                state.objects.remove(key);
             }
         }
         self.tell(state);
@@ -332,12 +337,11 @@ impl Store {
 }
 
 impl State {
-    fn replay(&mut self, text: String, past: &mut Past) {
-        let Ok(Record { changed, taken, revision, made, undo, unknown }) = serde_json::from_str(&text) else {
-            return self.foreign.push(text);
-        };
-        past.replay(changed, revision, made);
-        undo.into_iter().for_each(|undo| past.rewind(undo));
+    fn replay(&mut self, text: &str, past: &mut Past) {
+        let Ok(record) = serde_json::from_str(text) else { return self.foreign.push(text.to_owned()) };
+        let Record { changed, routes, taken, revision, made, undo, undone, unknown } = record;
+        past.replay((changed, routes), revision, made);
+        undo.into_iter().chain(undone).for_each(|undo| past.rewind(undo));
         self.taken = taken.or(self.taken.take());
         if !unknown.is_empty() {
             self.foreign.push(Record { unknown, ..Record::default() }.text());
@@ -345,11 +349,19 @@ impl State {
     }
 
     /// Makes objects of what was stored. What it can't read is kept as it is.
-    fn understand(&mut self, past: &Past) {
+    fn understand(&mut self, mut past: Past) {
+        self.objects = past.take_routes();
+        self.objects.pack();
+        self.kept = past.take_unread().collect();
+        if past.is_old {
+            // The next write brings the present form, which is quicker to read.
+            self.owe();
+        }
         let (touched, mut known) = (past.touched(), HashMap::new());
         for (text, stored) in past.entries() {
             let Some((owner, object)) = object(stored) else {
-                self.kept.insert(text.clone(), stored.clone());
+                let object = Some(stored.clone());
+                self.kept.insert(text.clone(), record::one(Entry { key: text.clone(), object }));
                 continue;
             };
             let key = object.key();
@@ -359,15 +371,20 @@ impl State {
             }
             self.numbers.extend(stored.number.map(|number| (key, number)));
         }
-        *locked(&self.history) = past.history(&known);
+        let history = past.history(&known);
+        let remembered = history.last().flat_map(|revision| revision.changed());
+        remembered.filter_map(Changed::last_seq).for_each(|seq| self.objects.leave_free(seq));
+        *locked(&self.history) = history;
     }
 
     /// Takes over the numbers of changes.
     fn number(&mut self, update: &Update<'_>) {
         for changed in update.revisions.iter().flat_map(|revision| revision.changed()) {
-            match (update.number)(changed.key).filter(|_| changed.new.is_some()) {
-                Some(number) => drop(self.numbers.insert(changed.key.clone(), number)),
-                None => drop(self.numbers.remove(changed.key)),
+            // People name rules by numbers.
+            let Changed::Other { key, new, .. } = changed else { continue };
+            match (update.number)(key).filter(|_| new.is_some()) {
+                Some(number) => drop(self.numbers.insert(Key::clone(key), number)),
+                None => drop(self.numbers.remove(&**key)),
             }
         }
     }
@@ -417,20 +434,27 @@ impl State {
         };
         let begin =
             Record { taken: self.taken.clone(), revision: Some(history.number()), ..Record::default() };
-        let nothing = Objects::default();
-        let objects = nothing.changes_to(&self.objects).into_iter();
-        let objects = objects.map(|changed| entry(changed.key, changed.new, number(changed.key)));
-        let kept =
-            self.kept.iter().map(|(key, stored)| Entry { key: key.clone(), object: Some(stored.clone()) });
-        let one = |entry: Entry| Record { changed: vec![entry], ..Record::default() }.text();
+        let objects = self.objects.listed().map(|listed| match listed {
+            Listed::Route(Written { network, prefix, kept }) => {
+                let routes = vec![RouteEntry::new(network, prefix, Some(kept))];
+                Record { routes, ..Record::default() }.text()
+            }
+            Listed::Other(owned) => {
+                let key = owned.object.key();
+                record::one(entry(&key, Some(owned), number(&key)))
+            }
+        });
         let changes = history.last().rev().map(|revision| {
-            let before = revision.changed().map(|changed| entry(changed.key, changed.old, None)).collect();
-            let undo = Undo { revision: revision.number, made: made(revision), before };
-            Record { undo: Some(undo), ..Record::default() }.text()
+            let (before, routes) = (others_before(revision), routes_before(revision));
+            let has_routes = !routes.is_empty();
+            let undo = Some(Undo { revision: revision.number, made: made(revision), before, routes });
+            let (undo, undone) = if has_routes { (None, undo) } else { (undo, None) };
+            Record { undo, undone, ..Record::default() }.text()
         });
         let records = std::iter::once(begin.text())
             .chain(self.foreign.iter().cloned())
-            .chain(objects.chain(kept).map(one))
+            .chain(objects)
+            .chain(self.kept.values().cloned())
             .chain(changes);
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
         log.snapshot(records).map_err(|e| e.to_string())
@@ -451,98 +475,38 @@ impl State {
     }
 }
 
-struct Locked {
-    files: [File; 2],
-    lock: OwnedFd,
-    /// Whether a different daemon uses the files.
-    by_other: bool,
-}
-
-/// A file that is not written while a different daemon has it.
-struct Waiting {
-    file: File,
-    waits: Arc<AtomicBool>,
-}
-
-impl Waiting {
-    fn check(&self) -> std::io::Result<()> {
-        match self.waits.load(Ordering::Relaxed) {
-            false => Ok(()),
-            true => Err(std::io::Error::other("it is another daemon's until this one has taken over")),
-        }
-    }
-}
-
-impl Medium for Waiting {
-    fn contents(&mut self) -> std::io::Result<Vec<u8>> {
-        self.file.contents()
-    }
-
-    fn write_at(&mut self, bytes: &[u8], at: u64) -> std::io::Result<()> {
-        self.check()?;
-        self.file.write_at(bytes, at)
-    }
-
-    fn truncate(&mut self, len: u64) -> std::io::Result<()> {
-        self.check()?;
-        self.file.truncate(len)
-    }
-
-    fn sync(&mut self) -> std::io::Result<()> {
-        self.file.sync()
-    }
-
-    fn reserve(&mut self, end: u64) -> std::io::Result<()> {
-        self.check()?;
-        self.file.reserve(end)
-    }
-}
-
-/// Opens the store's files and locks them. Returns `None` if a different process has them, unless `other` is
-/// its lock.
-fn open_files(dir: &Path, other: Option<OwnedFd>) -> std::io::Result<Option<Locked>> {
-    // User data of guests may hold secrets.
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let open = |name| options.open(dir.join(name));
-    let files = [open(FILES[0])?, open(FILES[1])?];
-    match flock(&files[0], FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(Locked { lock: files[0].as_fd().try_clone_to_owned()?, files, by_other: false })),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let lock = same_file(other, &files[0])?;
-            Ok(lock.map(|lock| Locked { files, lock, by_other: true }))
-        }
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Copies the files that are not empty, one of which is damaged, to `*.damaged`.
-fn copy_files(dir: &Path) -> std::io::Result<()> {
-    let is_filled = |name: &&&str| dir.join(name).metadata().is_ok_and(|file| file.len() > 0);
-    for name in FILES.iter().filter(is_filled) {
-        // A copy of earlier damage stays until the new copy is complete.
-        let (new, copy) = (dir.join(format!("{name}.damaged.new")), dir.join(format!("{name}.damaged")));
-        let copied = std::fs::copy(dir.join(name), &new)
-            .and_then(|_| File::open(&new)?.sync_all())
-            .and_then(|()| std::fs::rename(&new, copy));
-        if copied.is_err() {
-            let _ = std::fs::remove_file(&new);
-        }
-        copied?;
-    }
-    Ok(())
-}
-
 fn locked(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes the record of a change; `number` returns the number by which people name an object.
 fn record(revision: &Revision, number: &dyn Fn(&Key) -> Option<u32>) -> Record {
-    let changed = revision.changed().map(|changed| entry(changed.key, changed.new, number(changed.key)));
-    let (changed, revision, made) = (changed.collect(), Some(revision.number), Some(made(revision)));
-    Record { changed, revision, made, ..Record::default() }
+    let (mut changed, mut routes) = (Vec::new(), Vec::new());
+    for difference in revision.changed() {
+        match difference {
+            Changed::Route { network, prefix, new, .. } => routes.push(RouteEntry::new(network, prefix, new)),
+            Changed::Other { key, new, .. } => changed.push(entry(key, new.map(|new| &**new), number(key))),
+        }
+    }
+    let (revision, made) = (Some(revision.number), Some(made(revision)));
+    Record { changed, routes, revision, made, ..Record::default() }
+}
+
+/// Returns the objects before a change that are no routes.
+fn others_before(revision: &Revision) -> Vec<Entry> {
+    let others = revision.changed().filter_map(|changed| match changed {
+        Changed::Other { key, old, .. } => Some(entry(key, old.map(|old| &**old), None)),
+        Changed::Route { .. } => None,
+    });
+    others.collect()
+}
+
+fn routes_before(revision: &Revision) -> Vec<RouteEntry> {
+    let routes = revision.changed().filter_map(|changed| match changed {
+        Changed::Route { network, prefix, old, .. } => Some(RouteEntry::new(network, prefix, old)),
+        Changed::Other { .. } => None,
+    });
+    routes.collect()
 }
 
 fn only_remove(records: &[Record]) -> bool {
@@ -560,6 +524,13 @@ fn entry(key: &Key, owned: Option<&Owned>, number: Option<u32>) -> Entry {
 
 fn stored(owned: &Owned, number: Option<u32>) -> Stored {
     Stored { seq: owned.seq, owner: owned.owner.name().to_owned(), toml: owned.object.to_toml(), number }
+}
+
+/// Returns network and prefix of a route from its key in words; `None` if it is the key of something else.
+fn place_in(key: &str) -> Option<(String, IpNet)> {
+    let (prefix, network) =
+        key.strip_prefix("route \"")?.strip_suffix('"')?.split_once("\" of network \"")?;
+    Some((network.to_owned(), prefix.parse().ok()?))
 }
 
 /// Reads a stored object; `None` if this version can't.

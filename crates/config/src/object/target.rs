@@ -248,6 +248,44 @@ fn read_id(r: &Reader<'_>, kind: TunnelKind, label: Option<u32>, vni: Option<u32
 }
 
 impl Target {
+    /// Returns the target in words, in the form in which the store keeps it.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Drop => "drop".to_owned(),
+            Self::Guest(name) => format!("guest {name}"),
+            Self::Network(name) => format!("network {name}"),
+            Self::Nexthop(name) => format!("nexthop {name}"),
+            Self::Via(addr) => format!("via {addr}"),
+            Self::Tunnel(Tunnel { kind, remote, id, mac: None }) => format!("{kind} {remote} {id}"),
+            Self::Tunnel(Tunnel { kind, remote, id, mac: Some(mac) }) => {
+                format!("{kind} {remote} {id} {mac}")
+            }
+        }
+    }
+
+    /// Reads a target in words; `None` if there is none of this form.
+    #[must_use]
+    pub fn from_words(words: &str) -> Option<Self> {
+        let mut words = words.split(' ');
+        let (what, of) = (words.next()?, words.next());
+        let target = match (what, of) {
+            ("drop", None) => Self::Drop,
+            ("guest", Some(name)) => Self::Guest(name.to_owned()),
+            ("network", Some(name)) => Self::Network(name.to_owned()),
+            ("nexthop", Some(name)) => Self::Nexthop(name.to_owned()),
+            ("via", Some(addr)) => Self::Via(addr.parse().ok()?),
+            (kind, Some(remote)) => {
+                let (kind, remote) = (kind.parse().ok()?, remote.parse().ok()?);
+                let id = words.next()?.parse().ok()?;
+                let mac = words.next().map(str::parse).transpose().ok()?;
+                Self::Tunnel(Tunnel { kind, remote, id, mac })
+            }
+            (_, None) => return None,
+        };
+        words.next().is_none().then_some(target)
+    }
+
     /// Returns the key of the object that the target names, if it names one.
     #[must_use]
     pub fn key(&self) -> Option<Key> {

@@ -75,7 +75,7 @@ impl Compiler<'_> {
 
     /// Takes the nexthop of a tunnel, or takes it back while removing.
     fn tunnel(&mut self, tunnel: Tunnel) -> NexthopId {
-        self.user = User::Route;
+        self.user = User::Routes(1);
         let id = self.nexthop(Nexthop::Tunnel(tunnel));
         self.user = User::Other;
         id

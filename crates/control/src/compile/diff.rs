@@ -1,9 +1,9 @@
 //! The desired contents of the tables, and the changes from one such state to another.
 
 use super::bridges::Bridges;
+use crate::prefixes::{Difference, Prefixes};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
-use ipnet::IpNet;
 use model::{
     BridgeTarget, Change, FloatingAddress, Host, MeterConfig, MeterId, Network, Nexthop, NexthopId, Rule,
     RuleId, Tunnel, Vif, VifId, Vrf,
@@ -21,10 +21,10 @@ pub(crate) struct Desired {
     pub(crate) vifs: OrdMap<VifId, Vif>,
     pub(crate) networks: OrdMap<Vrf, Network>,
     pub(crate) nexthops: OrdMap<NexthopId, Nexthop>,
-    pub(crate) routes: OrdMap<(Vrf, IpNet), NexthopId>,
+    pub(crate) routes: Prefixes<Vrf, NexthopId>,
     /// The routes that nobody wrote: those of gateways and guests. Written ones with the same prefix hide them. These are
     /// no contents of the tables.
-    pub(crate) implied: OrdMap<(Vrf, IpNet), NexthopId>,
+    pub(crate) implied: Prefixes<Vrf, NexthopId>,
     /// The routes of programs. They count where there is no other with the same prefix.
     pub(crate) learned: Rib,
     pub(crate) macs: OrdMap<(Vrf, Mac), BridgeTarget>,
@@ -50,7 +50,7 @@ impl Desired {
             |_, v| Change::PutRule(v.clone()),
             |&id, old| Change::DelRule { vrf: old.vrf, id },
         );
-        let mut out = Batch::default();
+        let mut out = Batch { puts: rules.dels, dels: Vec::new() };
         if self.host != to.host {
             out.puts.push(Change::SetHost(to.host.clone()));
         }
@@ -63,12 +63,12 @@ impl Desired {
         );
         out.table(&self.vifs, &to.vifs, |_, v| Change::PutVif(v.clone()), |k, _| Change::DelVif(*k));
         self.nexthop_changes(to, &mut out);
-        out.table(
-            &self.routes,
-            &to.routes,
-            |&(vrf, prefix), &nexthop| Change::PutRoute { vrf, prefix, nexthop },
-            |&(vrf, prefix), _| Change::DelRoute { vrf, prefix },
-        );
+        for Difference { place: (vrf, prefix), new, .. } in self.routes.changes_to(&to.routes) {
+            match new {
+                Some(&nexthop) => out.puts.push(Change::PutRoute { vrf, prefix, nexthop }),
+                None => out.dels.push(Change::DelRoute { vrf, prefix }),
+            }
+        }
         out.table(
             &self.macs,
             &to.macs,
@@ -99,9 +99,13 @@ impl Desired {
             |&(vrf, addr), &mac| Change::PutOwner { vrf, addr, mac },
             |&(vrf, addr), _| Change::DelOwner { vrf, addr },
         );
-        let mut dels: Vec<_> = out.dels.into_iter().rev().collect();
+        let Batch { puts: mut all, mut dels } = out;
+        all.extend(rules.puts);
+        all.extend(self.learned_changes(to));
+        all.extend(self.bridge_changes(to));
         dels.iter_mut().for_each(|change| to.uncover(change));
-        [rules.dels, out.puts, rules.puts, self.learned_changes(to), self.bridge_changes(to), dels].concat()
+        all.extend(dels.into_iter().rev());
+        all
     }
 
     /// Puts the learned route or MAC address in the place of another that goes.
@@ -155,7 +159,7 @@ impl Desired {
     pub(crate) fn routes_in_force(&self) -> impl Iterator<Item = (Place, NexthopId)> {
         let learned = self.learned.iter().filter(|(place, ..)| !self.routes.contains_key(place));
         let learned = learned.map(|(place, nexthop, _)| (place, nexthop));
-        self.routes.iter().map(|(place, nexthop)| (*place, *nexthop)).chain(learned)
+        self.routes.iter().map(|(place, nexthop)| (place, *nexthop)).chain(learned)
     }
 
     /// Adds the changes of nexthops, groups after their members.

@@ -24,8 +24,8 @@ pub(crate) struct Pool<K> {
 /// The parties that use a thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum User {
-    /// A route that somebody wrote. Their uses are counted, since routes come and go one by one.
-    Route,
+    /// So many routes that somebody wrote. Their uses are counted, since routes come and go one by one.
+    Routes(u32),
     /// Everything else, which is compiled as a whole.
     Other,
 }
@@ -66,11 +66,11 @@ impl<K: Ord + Clone> Pool<K> {
     /// Adds a use to a thing and returns its number.
     pub(crate) fn take(&mut self, key: K, by: User) -> u32 {
         let used = |entry: Entry| match by {
-            User::Route => Entry { routes: entry.routes + 1, ..entry },
+            User::Routes(more) => Entry { routes: entry.routes + more, ..entry },
             User::Other => Entry { round: self.round, ..entry },
         };
         if let Some(&entry) = self.entries.get(&key) {
-            if by == User::Route || entry.round != self.round {
+            if by != User::Other || entry.round != self.round {
                 self.entries.insert(key, used(entry));
             }
             return entry.id;
@@ -152,7 +152,7 @@ impl<K: Ord + Clone> Pool<K> {
 #[cfg(test)]
 mod tests {
     use super::Pool;
-    use super::User::{Other, Route};
+    use super::User::{Other, Routes};
 
     #[test]
     fn numbers_are_stable_dense_and_rest_for_a_batch() {
@@ -180,23 +180,23 @@ mod tests {
     #[test]
     fn what_is_put_back_as_often_as_taken_is_freed() {
         let mut pool = Pool::default();
-        assert_eq!(["a", "a", "b"].map(|key| pool.take(key, Route)), [0, 0, 1]);
+        assert_eq!(["a", "a", "b"].map(|key| pool.take(key, Routes(1))), [0, 0, 1]);
         pool.put_back(&"a");
         assert!(pool.sweep().is_empty());
         pool.put_back(&"a");
-        assert_eq!(pool.take("a", Route), 0, "used again in time");
+        assert_eq!(pool.take("a", Routes(1)), 0, "used again in time");
         assert!(pool.sweep().is_empty());
         pool.put_back(&"a");
-        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c", Route)), (vec![0], None, 0));
+        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c", Routes(1))), (vec![0], None, 0));
     }
 
     #[test]
     fn what_routes_and_others_use_is_freed_when_neither_does() {
         let mut pool = Pool::default();
-        assert_eq!([pool.take("a", Route), pool.take("a", Other), pool.take("b", Other)], [0, 0, 1]);
+        assert_eq!([pool.take("a", Routes(1)), pool.take("a", Other), pool.take("b", Other)], [0, 0, 1]);
         pool.put_back(&"a");
         assert!(pool.sweep().is_empty(), "others use it");
-        pool.take("a", Route);
+        pool.take("a", Routes(1));
         pool.reset_others();
         assert_eq!(pool.sweep(), [1]);
         pool.put_back(&"a");

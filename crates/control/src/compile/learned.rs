@@ -15,7 +15,7 @@ impl Compiler<'_> {
     }
 
     fn path_set(&mut self, paths: &PathSet) -> NexthopId {
-        self.user = User::Route;
+        self.user = User::Routes(1);
         let mut members: Vec<_> = paths.paths().iter().map(|path| self.nexthop(nexthop(*path))).collect();
         let id = match members[..] {
             [one] => one,

@@ -1,8 +1,8 @@
 //! The routes that follow from objects, and which of two with the same prefix counts.
 
 use super::vlan_vif;
-use crate::owner::{Objects, Owned};
-use config::{Guest, Key, Kind, Lease, Object, Route};
+use crate::owner::{Listed, Objects, Owned};
+use config::{Guest, Kind, Lease, Object};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,11 @@ use std::net::{IpAddr, Ipv6Addr};
 pub(super) struct ObjectRoute<'a> {
     pub(super) network: &'a str,
     pub(super) prefix: IpNet,
-    pub(super) to: To<'a>,
+    pub(super) to: To,
 }
 
 /// The target of a route.
-pub(super) enum To<'a> {
+pub(super) enum To {
     /// The gateway itself.
     Gateway,
     /// The gateway's subnet, on link.
@@ -30,14 +30,6 @@ pub(super) enum To<'a> {
     Outside(IpAddr),
     /// Nowhere.
     Discard,
-    /// The targets of a `[[route]]`.
-    Route(&'a Route),
-}
-
-impl<'a> From<&'a Route> for ObjectRoute<'a> {
-    fn from(route: &'a Route) -> Self {
-        Self { network: &route.network, prefix: route.prefix, to: To::Route(route) }
-    }
 }
 
 impl ObjectRoute<'_> {
@@ -72,7 +64,6 @@ pub(super) fn routes_of<'a>(object: &'a Object, lease: Option<&'a Lease>) -> Vec
             let mac = guest.mac.or(lease.and_then(|lease| lease.mac));
             mac.map(|mac| addresses_of(guest, lease, mac)).unwrap_or_default()
         }
-        Object::Route(route) => vec![ObjectRoute::from(route)],
         _ => Vec::new(),
     }
 }
@@ -94,14 +85,8 @@ pub(super) fn is_away(object: &Object, away: &BTreeSet<String>) -> bool {
     matches!(object, Object::Guest(guest) if away.contains(&guest.name))
 }
 
-/// Sorts objects so that later routes win. Guests on standby come last: while such a guest is here, its
-/// addresses lead to it, even if `[[route]]`s lead elsewhere.
-pub(super) fn guests_on_standby_last<'a, 'o>(
-    objects: &'o [&'a Owned],
-) -> impl Iterator<Item = &'a Owned> + use<'a, 'o> {
-    let is_last = |owned: &Owned| matches!(&owned.object, Object::Guest(guest) if guest.standby);
-    let first = objects.iter().filter(move |owned| !is_last(owned));
-    first.chain(objects.iter().filter(move |owned| is_last(owned))).copied()
+pub(super) fn is_on_standby(owned: &Owned) -> bool {
+    matches!(&owned.object, Object::Guest(guest) if guest.standby)
 }
 
 pub(crate) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {
@@ -152,13 +137,10 @@ impl<'a> Origins<'a> {
 
     /// Returns the object from which a route of a network follows. While a guest on standby is here, that is the guest,
     /// and otherwise the route that somebody wrote.
-    pub(crate) fn get(&self, network: &str, prefix: IpNet) -> Option<&'a Owned> {
+    pub(crate) fn get(&self, network: &str, prefix: IpNet) -> Option<Listed<'a>> {
         let implied = self.implied.get(&(network, prefix)).copied();
-        let is_standby = |owned: &Owned| matches!(&owned.object, Object::Guest(guest) if guest.standby);
-        if implied.is_some_and(is_standby) {
-            return implied;
-        }
-        let key = Key { kind: Kind::Route, network: Some(network.to_owned()), name: prefix.to_string() };
-        self.objects.get(&key).or(implied)
+        let written = || self.objects.routes().get(network, prefix).map(Listed::Route);
+        let written = (!implied.is_some_and(is_on_standby)).then(written).flatten();
+        written.or(implied.map(Listed::Other))
     }
 }

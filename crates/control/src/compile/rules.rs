@@ -1,7 +1,7 @@
 //! Rules, and meters.
 
 use super::ids::User;
-use super::{Compiler, action};
+use super::{Compiler, action, tunnel_name, vif_id};
 use config::{Rate, RuleAction};
 use imbl::OrdMap;
 use ipnet::IpNet;
@@ -65,15 +65,31 @@ impl Compiler<'_> {
         self.out.rules.insert(id, compiled);
     }
 
-    /// Removes a rule that mirrors nothing.
     pub(super) fn remove_rule(&mut self, rule: &config::Rule) {
         let key = (rule.network.clone(), rule.to_string());
         let meter = ("rule", meter_of(&key));
         if let Some(id) = self.ids.rules.abandon(&key) {
             self.out.rules.remove(&RuleId(id));
         }
+        if let RuleAction::Mirror(name) = &rule.action {
+            self.remove_mirror(name);
+        }
         if let Some(id) = self.ids.meters.abandon(&meter) {
             self.out.meters.remove(&MeterId(id));
+        }
+    }
+
+    /// Removes the tunnel of a mirror on another host, if nothing else mirrors to it.
+    fn remove_mirror(&mut self, name: &str) {
+        let Some(Ok(tunnel)) = config::Tunnel::of_mirror(name) else { return };
+        let name = tunnel_name(&tunnel);
+        let Some(id) = self.ids.vifs.get(&name) else { return };
+        let mirrors_there = |vif: Option<VifId>| vif == Some(vif_id(id));
+        let is_used = self.out.rules.values().any(|rule| mirrors_there(mirror_of(rule)))
+            || self.out.vifs.values().any(|vif| mirrors_there(vif.mirror));
+        if !is_used {
+            self.ids.vifs.abandon(&name);
+            self.out.vifs.remove(&vif_id(id));
         }
     }
 

@@ -50,9 +50,9 @@ fn objects(text: &str) -> (config::Host, Objects) {
 
 fn compiled(text: &str, ids: &mut Ids) -> Desired {
     let (host, objects) = objects(text);
-    let ordered = objects.in_order();
+    let ordered = objects.in_order_of(Kind::ALL);
     let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
-    compile((&host, &index), &ordered, &Desired::default(), &Links::default(), ids)
+    compile((&host, &index), &objects, &Desired::default(), &Links::default(), ids)
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn everything_a_file_may_say_compiles_to_tables_that_hold_together() {
 fn routes_labels_and_macs_follow_from_guests_and_gateways() {
     let desired = compiled(&format!("{HOST}{BASE}{}", guest(1)), &mut Ids::default());
     let nexthop = |prefix: &str| {
-        let id = desired.routes[&(Vrf(1), prefix.parse::<IpNet>().unwrap())];
+        let id = *desired.routes.get(&(Vrf(1), prefix.parse().unwrap())).unwrap();
         desired.nexthops[&id].clone()
     };
     let mac = "02:00:00:00:00:01".parse().unwrap();
@@ -119,16 +119,16 @@ outside_network = "red"
     // In either order in the file.
     for text in [format!("{HOST}{BASE}{vm}{elsewhere}"), format!("{HOST}{BASE}{elsewhere}{vm}")] {
         let (host, objects) = objects(&text);
-        let ordered = objects.in_order();
+        let ordered = objects.in_order_of(Kind::ALL);
         let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
         let at = |away: &[&str]| {
             let away = away.iter().map(|name| (*name).to_owned()).collect();
             let links = Links { away, ..Links::default() };
             let desired =
-                compile((&host, &index), &ordered, &Desired::default(), &links, &mut Ids::default());
+                compile((&host, &index), &objects, &Desired::default(), &links, &mut Ids::default());
             let prefix = "10.1.1.1/32".parse().unwrap();
-            let nexthop = desired.nexthops[&desired.routes[&(Vrf(1), prefix)]].clone();
-            let key = Origins::of(&objects, &links.away).get("blue", prefix).unwrap().object.key();
+            let nexthop = desired.nexthops[desired.routes.get(&(Vrf(1), prefix)).unwrap()].clone();
+            let key = Origins::of(&objects, &links.away).get("blue", prefix).unwrap().key();
             (desired, nexthop, key.kind)
         };
         let (here, nexthop, origin) = at(&[]);
@@ -151,7 +151,7 @@ outside_network = "red"
 fn an_own_route_beats_the_one_that_follows_from_a_gateway() {
     let route = "[[route]]\nnetwork = \"blue\"\nprefix = \"10.1.1.0/24\"\nto = \"drop\"\n";
     let desired = compiled(&format!("{HOST}{BASE}{route}"), &mut Ids::default());
-    let id = desired.routes[&(Vrf(1), "10.1.1.0/24".parse().unwrap())];
+    let id = *desired.routes.get(&(Vrf(1), "10.1.1.0/24".parse().unwrap())).unwrap();
     assert_eq!(desired.nexthops[&id], Nexthop::Discard);
 }
 
@@ -164,7 +164,7 @@ fn the_way_out_does_not_lead_to_metadata_of_the_host() {
     };
     let [v4, v6] = Services::METADATA.map(|addr| (Vrf(1), IpNet::from(addr)));
     let desired = network("snat = \"host\"");
-    assert_eq!(desired.nexthops[&desired.routes[&v6]], Nexthop::Discard);
+    assert_eq!(desired.nexthops[desired.routes.get(&v6).unwrap()], Nexthop::Discard);
     assert!(!desired.networks[&Vrf(1)].gateways.contains(&v6.1));
     let desired = network("metadata = true");
     assert!([v4, v6].iter().all(|(vrf, net)| desired.networks[vrf].gateways.contains(net)));
@@ -310,7 +310,7 @@ fn each_vlan_of_a_guest_is_an_interface_of_its_network() {
     assert!(vlan.allowed.is_empty() && vif("vm1:rdma").vlans.is_empty());
     assert_eq!(desired.networks[&Vrf(1)].members, [own.id]);
     assert_eq!(desired.networks[&Vrf(2)].members, [vlan.id]);
-    let route = desired.routes[&(Vrf(2), "10.2.2.1/32".parse().unwrap())];
+    let route = *desired.routes.get(&(Vrf(2), "10.2.2.1/32".parse().unwrap())).unwrap();
     assert_eq!(desired.nexthops[&route], Nexthop::Encap { vif: vlan.id, mac: vlan.mac.unwrap() });
     let mut tables = Tables::new();
     tables.apply(&Desired::default().changes_to(&desired)).unwrap();

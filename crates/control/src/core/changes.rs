@@ -6,17 +6,18 @@ use super::joined::Joined;
 use super::open_ports::{OnFailure, needed, unplugged};
 use super::transact::may_wait;
 use super::with_file::WithFile;
-use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, route, rule};
+use super::{Core, Done, Error, State, Switching, check_host, none_of, note, of_port, rule};
 use crate::compile;
 use crate::history::Author;
 use crate::leases::{self, Brought};
 use crate::object_change::{describe, describe_host};
-use crate::owner::{Changed, Objects, Owned, Owner};
+use crate::owner::{Changed, Objects, Owned, Owner, Written};
 use crate::ports::{self, PortSpec};
 use crate::store::Durability;
-use config::{Host, Index, Item, Key, Kind, Lease, Object, Route, Rule, RuleAction, Texts};
+use config::{Host, Index, Item, Key, Kind, Lease, Object, Texts};
 use ipnet::IpNet;
 use model::Vrf;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -128,7 +129,7 @@ impl Core {
     pub(crate) fn bring_lease(&self, by: Author, guest: &str, brought: &Brought) -> Result<(), Error> {
         let key = Key { kind: Kind::Guest, network: None, name: guest.to_owned() };
         let draft = |state: &State| {
-            let Some(Object::Guest(guest)) = state.objects.get(&key).map(|owned| &owned.object) else {
+            let Some(Object::Guest(guest)) = state.objects.other(&key).map(|owned| &owned.object) else {
                 return Err(Error::NotFound(format!("there is no {key}")));
             };
             let objects = leases::brought(&state.objects, guest, brought.clone());
@@ -139,7 +140,7 @@ impl Core {
 
     /// Checks a change and says what it would do.
     pub(super) fn tried(&self, state: &State, draft: &Draft<'_>) -> Result<Done, Error> {
-        let changed = state.objects.changes_to(&draft.objects);
+        let changed: Vec<_> = state.objects.changes_to(&draft.objects).collect();
         let next = Next::after(state, draft, &changed)?;
         let (changes, notes) = (
             [describe_host(&state.host, &draft.host), describe(&changed)].concat(),
@@ -206,7 +207,7 @@ impl Core {
         ahead: Option<&mut Ahead<'a>>,
     ) -> Result<Attempt<'a>, Error> {
         let before = state.objects.clone();
-        let changed = before.changes_to(&draft.objects);
+        let changed: Vec<_> = before.changes_to(&draft.objects).collect();
         // A file that is applied waits for the disk, even if nothing changes.
         if how.durability == Durability::Kernel {
             let mut joined = Joined::on(state);
@@ -235,11 +236,11 @@ impl Core {
 pub(super) fn compiled_changes<'a>(before: &'a Index, changed: &[Changed<'a>]) -> compile::Changes<'a> {
     compile::Changes {
         before,
-        removed: changed.iter().filter_map(|changed| route(changed.old)).collect(),
-        added: changed.iter().filter_map(|changed| route(changed.new)).collect(),
-        changed_guests: changed.iter().filter_map(|changed| guest(changed.old)).collect(),
-        removed_rules: changed.iter().filter_map(|changed| rule(changed.old)).collect(),
-        added_rules: changed.iter().filter_map(|changed| rule(changed.new)).collect(),
+        removed: changed.iter().filter_map(|changed| changed.old_route()).collect(),
+        added: changed.iter().filter_map(|changed| changed.new_route()).collect(),
+        changed_guests: changed.iter().filter_map(|changed| guest(changed.old())).collect(),
+        removed_rules: changed.iter().filter_map(|changed| rule(changed.old())).collect(),
+        added_rules: changed.iter().filter_map(|changed| rule(changed.new())).collect(),
     }
 }
 
@@ -253,28 +254,29 @@ fn guest(object: Option<&Owned>) -> Option<&str> {
 /// Returns a function that tells whether a route is there before and after a change, and the same.
 pub(super) fn kept<'a>(before: &'a Objects, after: &'a Objects) -> impl Fn(&str, IpNet) -> bool + 'a {
     move |network, prefix| {
-        let key = route_key(network, prefix);
-        after.get(&key).is_some_and(|new| before.get(&key).is_some_and(|old| std::ptr::eq(old, new)))
+        let of = |objects: &'a Objects| objects.routes().get(network, prefix).map(|route| route.kept);
+        of(after).is_some_and(|new| of(before) == Some(new))
     }
-}
-
-fn route_key(network: &str, prefix: IpNet) -> Key {
-    Key { kind: Kind::Route, network: Some(network.to_owned()), name: prefix.to_string() }
 }
 
 impl Next {
     /// Checks objects against each other. `places` are the file's objects, with their lines.
     pub(super) fn checked(host: Arc<Host>, mut objects: Objects, places: &[&Item]) -> Result<Self, Error> {
         leases::settle(&mut objects)?;
-        let ordered = objects.in_order();
+        let ordered = objects.in_order_of(Kind::ALL);
         let index = Index::new(&host, ordered.iter().map(|owned| &owned.object));
-        let others = ordered.into_iter().filter(|owned| places.is_empty() || owned.owner != Owner::File);
+        let is_other = |owner: &Owner| places.is_empty() || *owner != Owner::File;
+        let others = ordered.into_iter().filter(|owned| is_other(&owned.owner));
         let items: Vec<Item> = places
             .iter()
             .map(|item| (*item).clone())
             .chain(others.map(|owned| Item::from(owned.object.clone())))
             .collect();
-        none_of(config::check(&index, &items))?;
+        let has_route = |network: &str, prefix| objects.routes().get(network, prefix).is_some();
+        let mut problems = config::check_beside_routes(&index, &items, &has_route);
+        let routes = objects.routes().iter().filter(|route| is_other(route.owner()));
+        problems.extend(config::check_routes_and_rules(&index, routes.map(Written::object)));
+        none_of(problems)?;
         Ok(Self { host, objects, index, scope: Scope::All })
     }
 
@@ -285,8 +287,8 @@ impl Next {
         if *has_twins || *host != *state.host || !state.leaves_routes(changed, &objects) {
             return Self::checked(host, objects, places);
         }
-        let routes: HashSet<&Key> =
-            changed.iter().map(|changed| changed.key).filter(|key| key.kind == Kind::Route).collect();
+        let routes = changed.iter().filter(|changed| changed.kind() == Kind::Route);
+        let routes: HashSet<Cow<'_, Key>> = routes.map(|changed| changed.key()).collect();
         let scope = if state.leaves_rules(changed) { Scope::BesideRules } else { Scope::BesideRoutes };
         let others = objects.in_order_of(scope.kinds());
         let index = Index::new(&host, others.iter().map(|owned| &owned.object));
@@ -296,12 +298,12 @@ impl Next {
             _ => true,
         };
         let from_file = places.iter().filter(|item| is_checked(&item.object)).map(|item| (*item).clone());
-        let beside = others
-            .into_iter()
-            .chain(changed.iter().filter_map(|c| c.new.filter(|_| c.key.kind == Kind::Route)));
-        let beside = beside.filter(|owned| places.is_empty() || owned.owner != Owner::File);
+        let is_other = |owner: &Owner| places.is_empty() || *owner != Owner::File;
+        let others = others.into_iter().filter(|owned| is_other(&owned.owner));
+        let beside = changed.iter().filter_map(|changed| changed.new_route());
+        let beside = beside.filter(|route| is_other(route.owner())).map(Written::object);
         let items: Vec<Item> =
-            from_file.chain(beside.map(|owned| Item::from(owned.object.clone()))).collect();
+            from_file.chain(others.map(|owned| owned.object.clone()).chain(beside).map(Item::from)).collect();
         let problems = config::check_beside_routes(&index, &items, &kept(&state.objects, &objects));
         #[cfg(test)]
         assert_eq!(
@@ -327,32 +329,41 @@ impl Scope {
 }
 
 impl State {
-    /// Is true if only routes and rules change, no other object depends on them, and they bring no interfaces. A route
+    /// Is true if only routes and rules change, and no other object depends on them. A route
     /// to a guest on standby gives way while the guest is here, so it depends on the guest.
-    pub(super) fn is_plain(&self, changed: &[Changed<'_>]) -> bool {
-        let is_plain = |rule: &Rule| !matches!(rule.action, RuleAction::Mirror(_));
-        let is_free = |changed: &Changed<'_>| match changed.key.kind {
-            Kind::Route => !self.standby && !route(changed.old).is_some_and(|gone| self.is_needed(gone)),
-            Kind::Rule => [changed.old, changed.new].into_iter().filter_map(rule).all(is_plain),
+    pub(super) fn is_plain(&self, changed: &[Changed<'_>], next: &Objects) -> bool {
+        let is_free = |changed: &Changed<'_>| match changed.kind() {
+            Kind::Route => {
+                !self.standby && !changed.old_route().is_some_and(|gone| self.is_needed(gone, next))
+            }
+            Kind::Rule => true,
             _ => false,
         };
         changed.iter().all(is_free)
     }
 
-    /// Is true if a floating address may need this route.
-    fn is_needed(&self, gone: &Route) -> bool {
-        let network = self.index.networks().get(&gone.network);
-        let vrf = Vrf(network.map_or(0, |network| network.vrf));
+    /// Is true if a floating address needs this route: nothing else of `next` covers the address.
+    fn is_needed(&self, gone: Written<'_>, next: &Objects) -> bool {
+        let Some(network) = self.index.networks().get(&**gone.network) else { return false };
+        let vrf = Vrf(network.vrf);
+        let has_route = |net: IpNet| next.routes().get(&network.name, net.trunc()).is_some();
+        let is_covered = |addr: IpAddr| {
+            let most = IpNet::from(addr).max_prefix_len();
+            let mut prefixes = (1..=most).filter_map(|len| IpNet::new(addr, len).ok());
+            network.gateways.iter().any(|net| net.contains(&addr)) || prefixes.any(has_route)
+        };
         let (first, last) = ((vrf, gone.prefix.network()), (vrf, gone.prefix.broadcast()));
-        self.desired.floating.range(first..=last).next().is_some()
+        // The default route covers none.
+        let mut needing = self.desired.floating.range(first..=last).filter(|_| gone.prefix.prefix_len() > 0);
+        needing.any(|((_, addr), _)| !is_covered(*addr))
     }
 
     /// Is true if rules do not change, and stay right and the same.
     fn leaves_rules(&self, changed: &[Changed<'_>]) -> bool {
-        let leaves = |changed: &Changed<'_>| match changed.key.kind {
-            Kind::Guest => changed.old.is_none() || !self.targets.of_rules(changed.key),
-            Kind::Lease => !self.targets.of_rules(&Key { kind: Kind::Guest, ..changed.key.clone() }),
-            Kind::Network => changed.old.is_none(),
+        let leaves = |changed: &Changed<'_>| match changed.kind() {
+            Kind::Guest => changed.is_new() || !self.targets.of_rules(&changed.key()),
+            Kind::Lease => !self.targets.of_rules(&Key { kind: Kind::Guest, ..changed.key().into_owned() }),
+            Kind::Network => changed.is_new(),
             Kind::Wire | Kind::Default | Kind::Rule => false,
             Kind::Nexthop
             | Kind::Route
@@ -369,11 +380,11 @@ impl State {
     /// Is true if routes that do not change themselves stay right and the same.
     fn leaves_routes(&self, changed: &[Changed<'_>], next: &Objects) -> bool {
         let leaves = |changed: &Changed<'_>| {
-            let is_new = changed.old.is_none();
-            let is_target = || self.targets.of_routes(changed.key);
-            let is_free = |network: &str, addr: IpAddr| next.get(&route_key(network, addr.into())).is_none();
-            match (changed.key.kind, changed.new.map(|new| &new.object)) {
-                (Kind::Route, _) => !route(changed.old).is_some_and(|gone| self.is_needed(gone)),
+            let is_new = changed.is_new();
+            let is_target = || self.targets.of_routes(&changed.key());
+            let is_free = |network: &str, addr: IpAddr| next.routes().get(network, addr.into()).is_none();
+            match (changed.kind(), changed.new().map(|new| &new.object)) {
+                (Kind::Route, _) => !changed.old_route().is_some_and(|gone| self.is_needed(gone, next)),
                 (Kind::Wire, _) => false,
                 (_, Some(Object::Network(network))) => {
                     is_new && network.gateways.iter().all(|gateway| is_free(&network.name, gateway.addr()))
@@ -388,7 +399,7 @@ impl State {
                 (Kind::Lease, lease) => {
                     let of =
                         |lease: &Lease| lease.addresses.iter().all(|addr| is_free(&lease.network, *addr));
-                    let guest = Key { kind: Kind::Guest, ..changed.key.clone() };
+                    let guest = Key { kind: Kind::Guest, ..changed.key().into_owned() };
                     !self.targets.of_routes(&guest)
                         && lease.is_none_or(|lease| matches!(lease, Object::Lease(lease) if of(lease)))
                 }

@@ -146,9 +146,10 @@ impl Parsed {
         let mut objects = Objects::default();
         let mut differing = BTreeSet::new();
         for item in file.objects {
-            let key = item.object.key();
+            if view.objects.namesake(&item.object).is_none() {
+                differing.insert(item.object.key());
+            }
             objects.put_like(&view.objects, Owner::File, item.object);
-            differing.insert(key);
         }
         Ok(Self { host: file.host, objects, seen: Objects::default(), differing })
     }
@@ -156,15 +157,22 @@ impl Parsed {
     /// Follows the changes since the last view, and describes how this one differs.
     fn difference(&mut self, view: &View) -> Option<String> {
         for changed in self.seen.changes_to(&view.objects) {
-            let differs = match (self.objects.get(changed.key), changed.new) {
-                (Some(wanted), Some(is)) => wanted.object != is.object,
-                (Some(_), None) => true,
-                (None, is) => is.is_some_and(|is| is.owner == Owner::File),
+            let is_of_file = || changed.new_owner().is_some_and(|(owner, _)| *owner == Owner::File);
+            let differs = match (changed.new_route(), changed.new()) {
+                (Some(is), _) => {
+                    let wanted = self.objects.routes().get(is.network, is.prefix);
+                    wanted.map_or_else(is_of_file, |wanted| wanted.to() != is.to())
+                }
+                (_, Some(is)) => {
+                    let wanted = self.objects.other(&changed.key());
+                    wanted.map_or_else(is_of_file, |wanted| wanted.object != is.object)
+                }
+                (None, None) => self.objects.get(&changed.key()).is_some(),
             };
             if differs {
-                self.differing.insert(changed.key.clone());
-            } else {
-                self.differing.remove(changed.key);
+                self.differing.insert(changed.key().into_owned());
+            } else if !self.differing.is_empty() {
+                self.differing.remove(&*changed.key());
             }
         }
         self.seen = view.objects.clone();

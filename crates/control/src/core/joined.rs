@@ -40,10 +40,10 @@ impl Joined {
         let differences = self.objects.differences_to(next);
         let changed: Vec<Changed<'_>> = differences.iter().map(Difference::changed).collect();
         let mut names = self.names.clone();
-        if !state.is_plain(&changed) || !names.follow(&changed) {
+        if !state.is_plain(&changed, next) || !names.follow(&changed) {
             return Ok(None);
         }
-        let added = changed.iter().filter_map(|changed| Some(&changed.new?.object));
+        let added = changed.iter().filter_map(|changed| changed.objects()[1].as_deref().cloned());
         none_of(config::check_routes_and_rules(&state.index, added))?;
         let changes = compiled_changes(&state.index, &changed);
         let desired = std::mem::take(&mut self.desired);
@@ -89,6 +89,9 @@ impl Core {
             durability: Durability::Kernel,
         };
         self.commit((&state.desired, &desired), &update)?;
+        if !desired.vifs.ptr_eq(&state.desired.vifs) {
+            state.inherited.follow(&state.desired, &desired, &*self.executor);
+        }
         let changed = revisions.iter().map(|revision| revision.changed().collect::<Vec<_>>());
         changed.for_each(|changed| state.targets.follow(&changed));
         state.revision = self.announce();

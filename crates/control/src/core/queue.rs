@@ -13,7 +13,7 @@ use super::joined::Joined;
 use super::open_ports::OnFailure;
 use super::transact::Drafted;
 use super::{Core, Done, Error, State, Switching, Transaction};
-use crate::history::Author;
+use crate::history::{Author, History};
 use crate::object_change::log;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,9 +60,9 @@ impl Waiting {
     }
 
     /// Keeps the answer for those who ask again.
-    fn keep(&self, state: &mut State, done: &Result<Done, Error>) {
+    fn keep(&self, state: &mut State, done: &Result<Done, Error>, history: &History) {
         if let Ok(done) = done {
-            state.remember(self.by, &self.asked, done);
+            state.remember(self.by, &self.asked, done, history);
         }
     }
 }
@@ -177,7 +177,7 @@ impl Core {
                         waiting.push_front(next);
                     } else {
                         let done = self.make_alone(state, &next).map_err(|e| next.asked.blamed(e));
-                        next.keep(state, &done);
+                        next.keep(state, &done, &self.history());
                         answered.push((next, done));
                     }
                     (joined, tried) = (Joined::on(state), Vec::new());
@@ -212,7 +212,8 @@ impl Core {
             }
             Err(e) => tried.into_iter().map(|(waiting, _)| waiting).zip([Err(e)]).collect(),
             Ok(()) => {
-                tried.iter().for_each(|(waiting, done)| waiting.keep(state, done));
+                let history = self.history();
+                tried.iter().for_each(|(waiting, done)| waiting.keep(state, done, &history));
                 tried
             }
         }

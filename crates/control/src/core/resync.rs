@@ -2,15 +2,17 @@
 //! removes the owner's objects that it did not send.
 
 use super::{Core, Done, Error, Operation, State, Transaction};
-use crate::history::Author;
-use crate::owner::{Objects, Owner};
-use config::{Host, Key};
+use crate::history::{Author, History};
+use crate::owner::{Changed, Listed, Objects, Owner};
+use config::Host;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The time after which a resync ends by itself, if the owner names none, and the longest one.
 const WAIT: (Duration, Duration) = (Duration::from_secs(120), Duration::from_secs(3600));
+
+/// Places of objects that are gone which a resync may keep.
+const SPARE: usize = 1024;
 
 /// The resync to which a transaction belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,8 @@ pub(super) struct Resyncs {
 #[derive(Debug)]
 struct Resync {
     number: u64,
-    sent: HashSet<Arc<Key>>,
+    /// The places of what the owner sent: an object keeps its place while it exists.
+    sent: HashSet<u64>,
     until: Instant,
 }
 
@@ -64,7 +67,7 @@ impl Resyncs {
     }
 
     /// Returns the objects that an owner sent in a resync.
-    fn sent(&self, owner: &Owner, number: u64) -> Result<&HashSet<Arc<Key>>, Error> {
+    fn sent(&self, owner: &Owner, number: u64) -> Result<&HashSet<u64>, Error> {
         let of = self.open.get(owner).filter(|resync| resync.number == number);
         of.map(|resync| &resync.sent).ok_or_else(|| {
             Error::NotFound(format!(
@@ -77,20 +80,29 @@ impl Resyncs {
 
     /// Notes the objects that a transaction of an owner sent. Transactions outside the resync count as well: another
     /// process of the owner may make something meanwhile.
-    pub(super) fn note(&mut self, asked: &Transaction, objects: &Objects) {
+    pub(super) fn note(&mut self, asked: &Transaction, objects: &Objects, history: &History, made: u64) {
         if asked.resync.is_some_and(Part::ends) {
             self.open.remove(&asked.owner);
             return;
         }
         let Some(Resync { sent, .. }) = self.open.get_mut(&asked.owner) else { return };
-        for key in asked.operations.iter().map(Operation::key) {
-            match objects.shared(&key) {
-                Some((key, _)) => drop(sent.insert(key)),
-                None => drop(sent.remove(&key)),
+        let mut is_renamed = false;
+        for operation in &asked.operations {
+            match objects.get(&operation.key()).map(Listed::seq) {
+                Some(seq) => drop(sent.insert(seq)),
+                None => is_renamed |= matches!(operation, Operation::Patch { .. }),
             }
         }
-        if sent.len() > objects.len() {
-            sent.retain(|key| objects.get(key).is_some());
+        if is_renamed {
+            // A rule whose text was changed has another key.
+            let revision = history.last().rev().find(|revision| revision.number == made);
+            let changed = revision.into_iter().flat_map(|revision| revision.changed());
+            let own = changed.filter_map(Changed::new_owner).filter(|(owner, _)| **owner == asked.owner);
+            sent.extend(own.map(|(_, seq)| seq));
+        }
+        if sent.len() > 2 * objects.len() + SPARE {
+            let there: HashSet<u64> = objects.listed().map(Listed::seq).collect();
+            sent.retain(|seq| there.contains(seq));
         }
     }
 
@@ -100,7 +112,7 @@ impl Resyncs {
     }
 
     /// Takes out the owners whose time is up, with what they sent.
-    fn take_late(&mut self, now: Instant) -> Vec<(Owner, HashSet<Arc<Key>>)> {
+    fn take_late(&mut self, now: Instant) -> Vec<(Owner, HashSet<u64>)> {
         let is_late = |(_, resync): &(&Owner, &Resync)| resync.until <= now;
         let late: Vec<_> = self.open.iter().filter(is_late).map(|(owner, _)| owner.clone()).collect();
         late.into_iter()
@@ -110,11 +122,13 @@ impl Resyncs {
     }
 }
 
-/// Removes an owner's objects that are not among those that it sent.
-fn sweep(objects: &mut Objects, owner: &Owner, is_sent: impl Fn(&Key) -> bool) {
+/// Removes an owner's objects that are not among those that it sent, by their places.
+fn sweep(objects: &mut Objects, owner: &Owner, is_sent: impl Fn(u64) -> bool) {
     let old = objects.clone();
-    let gone = old.iter().filter(|(key, owned)| owned.owner == *owner && !is_sent(key));
-    gone.for_each(|(key, _)| drop(objects.remove(key)));
+    let gone = old.listed().filter(|listed| listed.owner() == owner && !is_sent(listed.seq()));
+    gone.map(Listed::key).for_each(|key| {
+        objects.remove(&key);
+    });
 }
 
 impl Transaction {
@@ -130,8 +144,11 @@ impl Transaction {
             Part::More(number) | Part::Last(number) => Some(state.resyncs.sent(&self.owner, number)?),
         };
         if part.ends() {
-            let own: HashSet<Key> = self.operations.iter().map(Operation::key).collect();
-            sweep(next, &self.owner, |key| own.contains(key) || sent.is_some_and(|sent| sent.contains(key)));
+            let own = self.operations.iter().filter_map(|operation| next.get(&operation.key()));
+            let own: HashSet<u64> = own.map(Listed::seq).collect();
+            sweep(next, &self.owner, |seq| {
+                own.contains(&seq) || sent.is_some_and(|sent| sent.contains(&seq))
+            });
         }
         Ok(())
     }
@@ -182,7 +199,7 @@ impl Core {
         state.resyncs.forget_strangers(&host);
         for (owner, sent) in state.resyncs.take_late(Instant::now()) {
             let mut next = state.objects.clone();
-            sweep(&mut next, &owner, |key| sent.contains(key));
+            sweep(&mut next, &owner, |seq| sent.contains(&seq));
             let owner = owner.name();
             match self.change_now(state, next, Author::daemon("resync")) {
                 Ok(done) => {

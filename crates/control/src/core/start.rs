@@ -3,7 +3,7 @@
 use super::config_file::digest;
 use super::with_file::WithFile;
 use super::{Error, Next};
-use crate::owner::{Objects, Owner};
+use crate::owner::{Listed, Objects, Owner};
 use crate::store::Store;
 use config::{Document, Item, Key};
 use std::sync::Arc;
@@ -65,8 +65,8 @@ fn what_fits(host: Arc<config::Host>, file: &Document, store: &Store) -> Result<
             Err(Error::Invalid(problems)) => problems,
             other => return other,
         };
-        let others = stored.in_order().into_iter().filter(|owned| owned.owner != Owner::File);
-        let others: Vec<_> = others.map(|owned| owned.object.key()).collect();
+        let others = stored.in_order().into_iter().filter(|listed| *listed.owner() != Owner::File);
+        let others: Vec<_> = others.map(Listed::key).collect();
         let is_named = |key: &&Key| problems.iter().any(|problem| problem.at == key.to_string());
         let named: Vec<_> = others.iter().filter(is_named).cloned().collect();
         match (others.is_empty(), named.is_empty()) {

@@ -1,9 +1,9 @@
 //! The guests, networks and nexthops that routes name, the interfaces that rules name, and the names of rules: on what
 //! objects depend that are compiled one by one.
 
-use super::{route, rule};
-use crate::owner::Changed;
-use config::{Key, Kind, Route, Rule, RuleAction, Target};
+use super::rule;
+use crate::owner::{Changed, Objects, Written};
+use config::{Key, Kind, Rule, RuleAction, Target};
 use imbl::OrdSet;
 use std::collections::HashMap;
 
@@ -29,15 +29,31 @@ impl Targets {
         &self.names
     }
 
+    /// Returns those of these objects.
+    pub(super) fn of(objects: &Objects) -> Self {
+        let mut targets = Self::default();
+        for (common, count) in objects.routes().commons() {
+            common.to.iter().filter_map(Target::key).for_each(|key| targets.routes.add(key, count as usize));
+        }
+        let rules = objects.of_kind(Kind::Rule);
+        rules.for_each(|owned| {
+            let rule = rule(Some(owned));
+            named_by_rule(rule).into_iter().for_each(|key| targets.rules.add(key, 1));
+            rule.and_then(name_of).into_iter().for_each(|name| drop(targets.names.0.insert(name)));
+        });
+        targets
+    }
+
     /// Follows a change of objects.
     pub(super) fn follow(&mut self, changed: &[Changed<'_>]) {
         for changed in changed {
-            match changed.key.kind {
+            match changed.kind() {
                 Kind::Route => {
-                    self.routes.follow([changed.new, changed.old].map(|owned| named_by_route(route(owned))));
+                    let of = [changed.new_route(), changed.old_route()];
+                    self.routes.follow(of.map(|route| named(route.map(Written::to).unwrap_or_default())));
                 }
                 Kind::Rule => {
-                    self.rules.follow([changed.new, changed.old].map(|owned| named_by_rule(rule(owned))));
+                    self.rules.follow([changed.new(), changed.old()].map(|owned| named_by_rule(rule(owned))));
                 }
                 _ => {}
             }
@@ -51,10 +67,12 @@ impl Targets {
 struct Uses(HashMap<Key, usize>);
 
 impl Uses {
+    fn add(&mut self, key: Key, uses: usize) {
+        *self.0.entry(key).or_default() += uses;
+    }
+
     fn follow(&mut self, [new, old]: [Vec<Key>; 2]) {
-        for key in new {
-            *self.0.entry(key).or_default() += 1;
-        }
+        new.into_iter().for_each(|key| self.add(key, 1));
         for key in old {
             if let Some(count) = self.0.get_mut(&key) {
                 *count -= 1;
@@ -73,17 +91,21 @@ pub(super) struct RuleNames(OrdSet<(String, String)>);
 impl RuleNames {
     /// Follows a change of objects. Returns whether no two rules have one name.
     pub(super) fn follow(&mut self, changed: &[Changed<'_>]) -> bool {
-        let name = |rule: &Rule| Some((rule.network.clone(), rule.name.clone()?));
-        for gone in changed.iter().filter_map(|changed| name(rule(changed.old)?)) {
+        for gone in changed.iter().filter_map(|changed| name_of(rule(changed.old())?)) {
             self.0.remove(&gone);
         }
-        let mut new = changed.iter().filter_map(|changed| name(rule(changed.new)?));
+        let mut new = changed.iter().filter_map(|changed| name_of(rule(changed.new())?));
         new.all(|new| self.0.insert(new).is_none())
     }
 }
 
-fn named_by_route(route: Option<&Route>) -> Vec<Key> {
-    route.into_iter().flat_map(|route| route.to.iter().filter_map(Target::key)).collect()
+fn named(targets: &[Target]) -> Vec<Key> {
+    targets.iter().filter_map(Target::key).collect()
+}
+
+/// Returns the name of a rule that has one, with that of its network.
+fn name_of(rule: &Rule) -> Option<(String, String)> {
+    Some((rule.network.clone(), rule.name.clone()?))
 }
 
 fn named_by_rule(rule: Option<&Rule>) -> Vec<Key> {

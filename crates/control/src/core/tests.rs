@@ -53,7 +53,7 @@ pub(super) fn is_as_compiled_whole(
     links: &Links,
     ids: &Ids,
 ) {
-    let whole = compile((host, index), &objects.in_order(), desired, links, &mut ids.clone());
+    let whole = compile((host, index), objects, desired, links, &mut ids.clone());
     assert!(*desired == whole, "{desired:#?}\nis not\n{whole:#?}");
 }
 
@@ -151,7 +151,7 @@ impl Bench {
     }
 
     fn keys(&self) -> Vec<String> {
-        self.core.view().objects.iter().map(|(key, _)| key.to_string()).collect()
+        self.core.view().objects.listed().map(|listed| listed.key().to_string()).collect()
     }
 }
 
@@ -493,7 +493,7 @@ fn a_file_that_stays_is_read_once_whatever_changes() {
     core.add(route()).unwrap();
     assert_eq!(difference(), None);
     let keys =
-        [config::parse_objects(VM2).unwrap()[0].key(), core.view().objects.iter().next().unwrap().0.clone()];
+        [config::parse_objects(VM2).unwrap()[0].key(), core.view().objects.listed().next().unwrap().key()];
     core.take_file(&format!("{FILE}{VM2}"), false).unwrap();
     let said = difference().unwrap();
     assert!(said.contains(&keys[0].to_string()) && !said.contains(&keys[1].to_string()), "{said}");

@@ -4,7 +4,7 @@ use super::changes::{Draft, Step};
 use super::resync::{Part, may_act_as};
 use super::{Core, Done, Error, State, Switching, missing};
 use crate::history::{Author, History};
-use crate::owner::{Objects, Owned, Owner};
+use crate::owner::{Listed, Objects, Owned, Owner};
 use config::{Key, Kind, Object};
 use std::collections::{HashSet, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
@@ -120,16 +120,16 @@ impl Transaction {
     /// Carries out one step on `next`.
     fn operate(&self, next: &mut Objects, operation: &Operation, state: &State) -> Result<(), Error> {
         let (owner, take_over) = (&self.owner, self.take_over);
-        let may_change = |old: &Owned| take_over || old.owner == *owner;
+        let may_change = |old: Listed<'_>| take_over || old.owner() == owner;
         match operation {
-            Operation::Create(object) => match next.get(&object.key()) {
-                Some(old) if old.object == *object => {}
-                Some(old) => return Err(differs(old, &object.key())),
+            Operation::Create(object) => match next.namesake(object) {
+                Some(old) if old.is(object) => {}
+                Some(old) => return Err(differs(old.owner(), &object.key())),
                 None => next.put(owner.clone(), object.clone()),
             },
-            Operation::Put(object) => match next.get(&object.key()) {
-                Some(old) if old.object == *object && (old.owner == *owner || !take_over) => {}
-                Some(old) if !may_change(old) => return Err(is_anothers(old, &object.key())),
+            Operation::Put(object) => match next.namesake(object) {
+                Some(old) if old.is(object) && (old.owner() == owner || !take_over) => {}
+                Some(old) if !may_change(old) => return Err(is_anothers(old.owner(), &object.key())),
                 _ => next.put(owner.clone(), object.clone()),
             },
             Operation::Patch { key, .. } if self.resync.is_some() => {
@@ -138,9 +138,9 @@ impl Transaction {
             Operation::Patch { key, table, fields } => {
                 let old = next.get(key).ok_or_else(|| missing(key, state))?;
                 if !may_change(old) {
-                    return Err(is_anothers(old, key));
+                    return Err(is_anothers(old.owner(), key));
                 }
-                let (seq, object) = (old.seq, patched(old, table, fields)?);
+                let (seq, object) = (old.seq(), patched(&old.owned(), table, fields)?);
                 // The key of a rule is its text.
                 match object.key() {
                     same if same == *key => {}
@@ -156,7 +156,7 @@ impl Transaction {
             Operation::Delete { key, allow_missing } => match next.get(key) {
                 None if *allow_missing => {}
                 None => return Err(missing(key, state)),
-                Some(old) if !may_change(old) => return Err(is_anothers(old, key)),
+                Some(old) if !may_change(old) => return Err(is_anothers(old.owner(), key)),
                 Some(_) => drop(next.remove(key)),
             },
         }
@@ -225,7 +225,7 @@ impl Core {
             || Switching::by(by),
             |state, before, done| {
                 self.wait(state, asked.confirm, before);
-                state.remember(by, &asked, done);
+                state.remember(by, &asked, done, &self.history());
             },
         );
         done.map_err(|e| asked.blamed(e))
@@ -334,9 +334,9 @@ pub(super) fn may_wait(state: &State, wait: Option<Duration>) -> Result<(), Erro
 
 impl State {
     /// Remembers a transaction that was made: its answer, and what an owner sent anew.
-    pub(super) fn remember(&mut self, by: Author, asked: &Transaction, done: &Done) {
+    pub(super) fn remember(&mut self, by: Author, asked: &Transaction, done: &Done, history: &History) {
         self.answers.keep(by, asked, done);
-        self.resyncs.note(asked, &self.objects);
+        self.resyncs.note(asked, &self.objects, history, done.revision);
     }
 }
 
@@ -353,17 +353,17 @@ fn patched(old: &Owned, table: &toml::Table, fields: &[String]) -> Result<Object
     Ok(config::object(key.kind, all)?)
 }
 
-fn differs(old: &Owned, key: &Key) -> Error {
-    let advice = match old.owner {
+fn differs(owner: &Owner, key: &Key) -> Error {
+    let advice = match owner {
         Owner::File => "change it in the host's file, and apply that",
         Owner::Api | Owner::Named(_) => "remove it first, or change it (`set`)",
     };
-    Error::Conflict(format!("{key} is there already (owner {}) and differs; {advice}", old.owner.name()))
+    Error::Conflict(format!("{key} is there already (owner {}) and differs; {advice}", owner.name()))
 }
 
 /// Returns the error that the object belongs to another owner.
-fn is_anothers(old: &Owned, key: &Key) -> Error {
-    let how = match &old.owner {
+fn is_anothers(owner: &Owner, key: &Key) -> Error {
+    let how = match owner {
         Owner::File => "comes from the host's file; change it there and run `viaduct apply FILE`".to_owned(),
         other => format!("belongs to {}; change it there, or take it over (`--take-over`)", other.name()),
     };

@@ -1,6 +1,6 @@
 //! Puts a file's objects beside those of other owners.
 
-use crate::owner::{Objects, Owner};
+use crate::owner::{Listed, Objects, Owner};
 use config::{Item, Key};
 use std::collections::HashSet;
 
@@ -23,15 +23,17 @@ impl<'a> WithFile<'a> {
         let (mut taken, mut left, mut keys) = (Vec::new(), Vec::new(), HashSet::with_capacity(file.len()));
         for item in file {
             let key = item.object.key();
-            match old.get(&key) {
+            let there = old.namesake(&item.object);
+            let is_same = there.is_some_and(|there| there.is(&item.object));
+            match there.map(Listed::owner) {
                 // An equal object that exists already stays with its owner: an exported file also has the
                 // objects of other owners.
-                Some(other) if other.owner != Owner::File && other.object == item.object => continue,
-                Some(other) if other.owner != Owner::File => {
-                    left.push((key, other.owner.clone()));
+                Some(owner) if *owner != Owner::File && is_same => continue,
+                Some(owner) if *owner != Owner::File => {
+                    left.push((key, owner.clone()));
                     continue;
                 }
-                Some(old) if old.object == item.object => {}
+                Some(_) if is_same => {}
                 _ => {
                     objects.remove(&key);
                     objects.put(Owner::File, item.object.clone());
@@ -40,8 +42,10 @@ impl<'a> WithFile<'a> {
             taken.push(item);
             keys.insert(key);
         }
-        let gone = old.iter().filter(|(key, owned)| owned.owner == Owner::File && !keys.contains(key));
-        gone.for_each(|(key, _)| drop(objects.remove(key)));
+        let of_file = old.listed().filter(|listed| *listed.owner() == Owner::File).map(Listed::key);
+        of_file.filter(|key| !keys.contains(key)).for_each(|key| {
+            objects.remove(&key);
+        });
         let has_twins = keys.len() < taken.len();
         Self { objects, taken, left, has_twins }
     }

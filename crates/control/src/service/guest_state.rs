@@ -102,7 +102,7 @@ fn missing(name: &str) -> Status {
 
 fn guest_of<'a>(view: &'a View, name: &str) -> Result<&'a Guest, Status> {
     let key = Key { kind: Kind::Guest, network: None, name: name.to_owned() };
-    match view.objects.get(&key).map(|owned| &owned.object) {
+    match view.objects.other(&key).map(|owned| &owned.object) {
         Some(Object::Guest(guest)) => Ok(guest),
         _ => Err(missing(name)),
     }
@@ -111,7 +111,7 @@ fn guest_of<'a>(view: &'a View, name: &str) -> Result<&'a Guest, Status> {
 /// Returns what a guest leased.
 fn lease_of<'a>(view: &'a View, guest: &str) -> Option<&'a Lease> {
     let key = Key { kind: Kind::Guest, network: None, name: guest.to_owned() };
-    leases::of(&view.objects, &view.objects.get(&key)?.object)
+    leases::of(&view.objects, &view.objects.other(&key)?.object)
 }
 
 /// Checks that no program of the guest uses a verbs device, because programs can't move, unless the guest's

@@ -282,7 +282,7 @@ impl Target {
     /// Picks the key of an existing object.
     fn key_of(&self, pick: u8) -> Option<v1::Key> {
         let view = self.service.view();
-        let key = view.objects.iter().map(|(key, _)| key.clone()).nth(usize::from(pick) % 8)?;
+        let key = view.objects.listed().map(crate::owner::Listed::key).nth(usize::from(pick) % 8)?;
         let kind = v1::Kind::from_str_name(&format!("KIND_{}", key.kind.name().to_uppercase()))?;
         Some(v1::Key { kind: kind.into(), network: key.network, name: key.name })
     }
@@ -291,7 +291,7 @@ impl Target {
 fn objects(core: &Core) -> String {
     let view = core.view();
     let objects = view.objects.in_order();
-    objects.iter().map(|owned| format!("{} {:?}\n", owned.owner.name(), owned.object)).collect()
+    objects.iter().map(|of| format!("{} {:?}\n", of.owner().name(), of.owned().object)).collect()
 }
 
 /// Describes the networks with the names of their members, because numbers depend on history.

@@ -3,7 +3,7 @@
 
 use super::{Held, Streamed, View, convert, users};
 use crate::core::Core;
-use crate::owner::{Owned, Owner};
+use crate::owner::{Listed, Owner};
 use api::v1;
 use config::{Guest, Kind, Network, Object, Secret};
 use prost::Message;
@@ -112,18 +112,13 @@ pub(super) fn in_parts<E: Message>(
 }
 
 /// Returns the objects of a kind, or of all, that are of a network or of none, in their order.
-fn selected<'a>(view: &'a View, request: &v1::ObjectsRequest) -> Vec<&'a Owned> {
+fn selected<'a>(view: &'a View, request: &v1::ObjectsRequest) -> Vec<Listed<'a>> {
     let kind = convert::kind(request.kind());
-    let kinds = kind.as_ref().map_or(&Kind::ALL[..], std::slice::from_ref);
-    let Some(network) = &request.network else { return view.objects.in_order_of(kinds.iter().copied()) };
-    let mut all = Vec::new();
-    for &kind in kinds {
-        let before = all.len();
-        all.extend(view.objects.of_no_network(kind));
-        all.extend(view.objects.of_network(kind, network));
-        all[before..].sort_by_key(|owned: &&Owned| owned.seq);
+    let kinds = kind.as_ref().map_or(&Kind::ALL[..], std::slice::from_ref).iter().copied();
+    match &request.network {
+        Some(network) => kinds.flat_map(|kind| view.objects.listed_of(kind, network)).collect(),
+        None => view.objects.listed_in_order(kinds),
     }
-    all
 }
 
 /// Returns the number of objects that a request lists.
@@ -138,7 +133,8 @@ pub(super) fn objects(
     send: &mut Send<'_, v1::ObjectsReply>,
 ) -> Result<(), Status> {
     let mut users = if request.users { users::of_objects(view) } else { HashMap::new() };
-    let objects = selected(view, request).into_iter().map(|owned| {
+    let objects = selected(view, request).into_iter().map(|listed| {
+        let owned = listed.owned();
         let of = users.remove(&owned.object.key()).unwrap_or_default();
         v1::OwnedObject {
             owner: owned.owner.name().to_owned(),
@@ -172,7 +168,8 @@ pub(super) fn export(
     send: &mut Send<'_, v1::ExportReply>,
 ) -> Result<(), Status> {
     let hidden = |secret: &Secret| Secret(Secret::hidden(&secret.0).into());
-    let text = |owned: &Owned| {
+    let text = |listed: Listed<'_>| {
+        let owned = listed.owned();
         let owner = match &owned.owner {
             Owner::File => String::new(),
             other => format!("# owner: {}\n", other.name()),

@@ -76,7 +76,7 @@ fn check(view: &View, name: Option<&str>) -> Result<(), Status> {
     };
     let named = [Kind::Guest, Kind::Wire]
         .into_iter()
-        .filter_map(|kind| view.objects.get(&Key { kind, network: None, name: name.to_owned() }));
+        .filter_map(|kind| view.objects.other(&Key { kind, network: None, name: name.to_owned() }));
     if named.into_iter().any(|owned| is(&owned.object)) {
         return Ok(());
     }

@@ -211,8 +211,8 @@ fn routes(view: &View, only: Option<Vrf>) -> impl Iterator<Item = v1::RouteEntry
             prefix: prefix.to_string(),
             nexthop: nexthop.0,
             text: nexthop_text(view, nexthop),
-            owner: origin.map(|owned| owned.owner.name().to_owned()).or_else(learned).unwrap_or_default(),
-            origin: origin.map(|owned| owned.object.key().to_string()).unwrap_or_default(),
+            owner: origin.map(|listed| listed.owner().name().to_owned()).or_else(learned).unwrap_or_default(),
+            origin: origin.map(|listed| listed.key().to_string()).unwrap_or_default(),
             network,
         }
     })

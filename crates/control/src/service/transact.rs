@@ -4,7 +4,7 @@ use super::refusal::{invalid, invalid_at};
 use super::{Core, ENTRY, Held, Operation, Part, Transaction, View, change, convert, tables};
 use crate::history::{Revision, since_1970};
 use crate::object_change::describe;
-use crate::owner::{Difference, Owned, Owner};
+use crate::owner::Owner;
 use api::v1::{self, operation::Operation as Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -155,16 +155,16 @@ fn reply(core: &Core, known: u64) -> v1::WatchReply {
         return v1::WatchReply { revision, differences: Vec::new(), resync: true };
     };
     let mut last = BTreeMap::new();
-    for Difference { key, new, .. } in since.iter().flat_map(|revision| &revision.differences) {
-        last.insert(key.clone(), new.clone());
+    for changed in since.iter().flat_map(|revision| revision.changed()) {
+        last.insert(changed.key(), changed);
     }
-    let differences = last.into_iter().map(|(key, owned)| v1::Difference {
-        key: Some(convert::key_message(&key)),
-        object: owned.map(|owned| {
-            let Owned { owner, object, .. } = &*owned;
-            let (owner, object) = (owner.name().to_owned(), Some(convert::message(object)));
+    let differences = last.into_iter().map(|(key, changed)| {
+        let [_, object] = changed.objects();
+        let object = object.zip(changed.new_owner()).map(|(object, (owner, _))| {
+            let (owner, object) = (owner.name().to_owned(), Some(convert::message(&object)));
             v1::OwnedObject { owner, object, ..v1::OwnedObject::default() }
-        }),
+        });
+        v1::Difference { key: Some(convert::key_message(&key)), object }
     });
     v1::WatchReply { revision, differences: differences.collect(), resync: false }
 }

@@ -1,8 +1,7 @@
 //! Finds the users of objects, nexthops and neighbours: what refers to them.
 
 use crate::core::View;
-use config::{Key, Object, Target};
-use ipnet::IpNet;
+use config::{Key, Target};
 use model::{BridgeTarget, Nexthop, NexthopId};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -28,7 +27,8 @@ fn note<K: Hash + Eq>(users: &mut HashMap<K, Users>, thing: K, user: impl FnOnce
 /// Returns the users of objects, by key.
 pub(super) fn of_objects(view: &View) -> HashMap<Key, Users> {
     let mut users = HashMap::new();
-    for owned in view.objects.in_order() {
+    for listed in view.objects.in_order() {
+        let owned = listed.owned();
         let mut keys = owned.object.refers_to();
         keys.sort();
         keys.dedup();
@@ -40,8 +40,10 @@ pub(super) fn of_objects(view: &View) -> HashMap<Key, Users> {
 /// Returns the users of neighbours, by address.
 pub(super) fn of_neighbours(view: &View) -> HashMap<IpAddr, Users> {
     let mut users = HashMap::new();
-    for owned in view.objects.in_order() {
-        owned.object.next_hops().for_each(|addr| note(&mut users, addr, || owned.object.key().to_string()));
+    for listed in view.objects.in_order() {
+        let next_hops = listed.owned();
+        let next_hops = next_hops.object.next_hops();
+        next_hops.for_each(|addr| note(&mut users, addr, || listed.key().to_string()));
     }
     users
 }
@@ -79,12 +81,10 @@ pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
 /// Returns the names of the `[[nexthop]]`s from which nexthops in use come.
 pub(super) fn nexthop_names(view: &View) -> HashMap<NexthopId, Vec<String>> {
     let mut names: HashMap<NexthopId, Vec<String>> = HashMap::new();
-    for owned in view.objects.of_kind(config::Kind::Route) {
-        let Object::Route(route) = &owned.object else { continue };
-        let [Target::Nexthop(name)] = &route.to[..] else { continue };
-        let prefix: IpNet = route.prefix;
-        let id =
-            view.network(&route.network).and_then(|network| view.tables.routes.get(&(network.vrf, prefix)));
+    for route in view.objects.routes().iter() {
+        let [Target::Nexthop(name)] = route.to() else { continue };
+        let network = view.network(route.network);
+        let id = network.and_then(|network| view.tables.routes.get(&(network.vrf, route.prefix)));
         if let Some(id) = id {
             let names = names.entry(*id).or_default();
             if !names.contains(name) {

@@ -122,8 +122,6 @@ impl Standing {
 pub(super) struct Contents {
     /// Whether anything was ever stored.
     pub(super) is_used: bool,
-    /// Records without the header.
-    pub(super) records: Vec<String>,
     /// Descriptions of the damage.
     pub(super) damaged: Vec<String>,
 }
@@ -152,7 +150,14 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn read(mut files: [Box<dyn Medium>; 2]) -> io::Result<(Self, Contents)> {
+    /// Reads the files. `each` takes the records, without the header, in their order.
+    ///
+    /// # Errors
+    /// A file can't be read.
+    pub(super) fn read(
+        mut files: [Box<dyn Medium>; 2],
+        each: &mut dyn FnMut(&str),
+    ) -> io::Result<(Self, Contents)> {
         let [one, two] = &mut files;
         let bytes = [one.contents()?, two.contents()?];
         let found = [frames(&bytes[0]), frames(&bytes[1])];
@@ -178,7 +183,7 @@ impl Log {
         };
         let mut contents = Contents { is_used, ..Contents::default() };
         if is_used {
-            log.take(&found[current], &mut contents);
+            log.take(&found[current], &mut contents, each);
         }
         if standings[1 - current] == Standing::Unknown {
             contents.damaged.push(format!("store.{} has no header that can be read", 1 - current));
@@ -187,11 +192,11 @@ impl Log {
     }
 
     /// Takes the frames found in the file that counts.
-    fn take(&mut self, found: &[Frame<'_>], contents: &mut Contents) {
+    fn take(&mut self, found: &[Frame<'_>], contents: &mut Contents, each: &mut dyn FnMut(&str)) {
         for (number, frame) in found.iter().enumerate() {
             match frame {
                 Frame::Record(_) if number == 0 && self.generation > 0 => {}
-                Frame::Record(record) => contents.records.push((*record).to_owned()),
+                Frame::Record(record) => each(record),
                 Frame::Damaged { at, len } => {
                     self.is_suspect = true;
                     let damage = format!(

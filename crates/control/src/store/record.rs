@@ -1,7 +1,11 @@
 //! The contents of a record of the store.
 
+use crate::owner::{Common, Kept, Owner};
+use config::Target;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
@@ -22,6 +26,47 @@ pub(super) struct Stored {
     pub(super) number: Option<u32>,
 }
 
+/// A route, whose form needs no more room than its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RouteEntry(String, IpNet, Option<RouteStored>);
+
+/// Place among other routes, owner, and the targets in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RouteStored(u64, String, String);
+
+impl RouteEntry {
+    /// Returns the entry of a route that is there, or is gone.
+    pub(super) fn new(network: &str, prefix: IpNet, kept: Option<&Kept>) -> Self {
+        let stored = |Kept { common, seq }: &Kept| {
+            let to: Vec<String> = common.to.iter().map(Target::in_words).collect();
+            RouteStored(*seq, common.owner.name().to_owned(), to.join(", "))
+        };
+        Self(network.to_owned(), prefix, kept.map(stored))
+    }
+
+    pub(super) fn place(&self) -> (String, IpNet) {
+        (self.0.clone(), self.1)
+    }
+
+    /// Reads the route, if it is there.
+    ///
+    /// # Errors
+    /// The record that has this entry alone: this version can't read it.
+    pub(super) fn kept(self) -> Result<Option<Kept>, String> {
+        let Some(RouteStored(seq, owner, to)) = &self.2 else { return Ok(None) };
+        let to: Option<Vec<Target>> = to.split(", ").map(Target::from_words).collect();
+        match Owner::from_name(owner).zip(to) {
+            Some((owner, to)) => Ok(Some(Kept { common: Arc::new(Common { owner, to }), seq: *seq })),
+            None => Err(Record { routes: vec![self], ..Record::default() }.text()),
+        }
+    }
+}
+
+/// Returns the record of one entry.
+pub(super) fn one(entry: Entry) -> String {
+    Record { changed: vec![entry], ..Record::default() }.text()
+}
+
 /// When a change was made, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Made {
@@ -39,6 +84,8 @@ pub(super) struct Undo {
     pub(super) made: Made,
     /// The objects before it.
     pub(super) before: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) routes: Vec<RouteEntry>,
 }
 
 /// A change, which is stored as a whole or not at all.
@@ -46,6 +93,9 @@ pub(super) struct Undo {
 pub(super) struct Record {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) changed: Vec<Entry>,
+    /// Routes, which up to 0.2.0 were among the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) routes: Vec<RouteEntry>,
     /// The digest of the daemon's file, if its objects were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) taken: Option<String>,
@@ -57,6 +107,9 @@ pub(super) struct Record {
     /// A change that was made before the snapshot, so that it can be undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) undo: Option<Undo>,
+    /// The same, if it has routes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) undone: Option<Undo>,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub(super) unknown: BTreeMap<String, serde_json::Value>,
@@ -65,13 +118,16 @@ pub(super) struct Record {
 impl Record {
     /// Is true if the record removes objects and does nothing else.
     pub(super) fn only_removes(&self) -> bool {
-        let removes = !self.changed.is_empty() && self.changed.iter().all(|entry| entry.object.is_none());
-        removes && self.taken.is_none() && self.unknown.is_empty()
+        let changes = !(self.changed.is_empty() && self.routes.is_empty());
+        let is_gone = |route: &RouteEntry| route.2.is_none();
+        let removes =
+            self.changed.iter().all(|entry| entry.object.is_none()) && self.routes.iter().all(is_gone);
+        changes && removes && self.taken.is_none() && self.unknown.is_empty()
     }
 
     /// Is true if the record only tries whether the disk works.
     pub(super) fn is_empty(&self) -> bool {
-        self.changed.is_empty() && self.taken.is_none() && self.unknown.is_empty()
+        self.changed.is_empty() && self.routes.is_empty() && self.taken.is_none() && self.unknown.is_empty()
     }
 
     pub(super) fn text(&self) -> String {

@@ -1,6 +1,9 @@
 //! Tests that stored objects come back. If the disk fails or the files are damaged, the store reports it and
 //! loses nothing else.
 
+mod forms;
+
+use super::files::FILES;
 use super::*;
 use crate::history::Author;
 use crate::owner::{Objects, Owner};
@@ -39,7 +42,7 @@ impl Store {
 }
 
 fn contents(objects: &Objects) -> Vec<String> {
-    objects.iter().map(|(key, owned)| format!("{key} {} {:?}", owned.seq, owned.owner)).collect()
+    objects.listed().map(|of| format!("{} {} {:?}", of.key(), of.seq(), of.owner())).collect()
 }
 
 /// Opens the store again. The process that another test starts has all descriptors, and so the lock, until it
@@ -497,10 +500,10 @@ fn what_was_acknowledged_survives_kill() {
     child.kill().unwrap();
     child.wait().unwrap();
     let stored = reopened(dir.path()).load().unwrap().objects;
-    let count = stored.iter().count();
+    let count = stored.len();
     assert!(count >= 21, "{count} of at least 21");
     let whole: Vec<String> = (0..count).map(|n| format!("10.{n}.0.0/16")).collect();
     for prefix in whole {
-        assert!(stored.iter().any(|(key, _)| key.name == prefix), "{prefix} is missing");
+        assert!(stored.listed().any(|listed| listed.key().name == prefix), "{prefix} is missing");
     }
 }

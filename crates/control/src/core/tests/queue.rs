@@ -70,7 +70,7 @@ impl Bench {
     /// Returns what is in force, and which changes led to it.
     fn result(&self) -> (impl PartialEq + std::fmt::Debug + use<>, Vec<String>) {
         let changes = |revision: &Arc<crate::history::Revision>| {
-            let changed: Vec<_> = revision.changed().map(|changed| (changed.key, changed.new)).collect();
+            let changed: Vec<_> = revision.changed().map(|changed| format!("{changed:?}")).collect();
             format!("{} {changed:?}", revision.number)
         };
         let history = self.core.history().last().map(changes).collect();
@@ -141,7 +141,7 @@ proptest! {
         if let Some(acknowledged) = copied.get() {
             prop_assert!(found.revision() >= *acknowledged);
             let stored = found.load().unwrap().objects;
-            let keys: Vec<_> = stored.iter().map(|(key, _)| key.to_string()).collect();
+            let keys: Vec<_> = stored.listed().map(|listed| listed.key().to_string()).collect();
             prop_assert_eq!(&keys, &states[(found.revision() - first) as usize]);
         }
     }

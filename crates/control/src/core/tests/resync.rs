@@ -29,8 +29,8 @@ fn put(owner: &str, routes: &[u8], resync: Option<Part>) -> Transaction {
 impl Bench {
     fn of(&self, owner: &str) -> Vec<String> {
         let view = self.core.view();
-        let of = view.objects.iter().filter(|(_, owned)| owned.owner.name() == owner);
-        of.map(|(key, _)| key.name.clone()).collect()
+        let of = view.objects.listed().filter(|listed| listed.owner().name() == owner);
+        of.map(|listed| listed.key().name).collect()
     }
 
     fn make(&self, asked: Transaction) -> Result<Done, Error> {
@@ -87,6 +87,36 @@ fn a_resync_that_does_not_end_is_ended_and_an_earlier_one_is_void() {
     bench.core.begin_resync(TESTER(), named("cni"), None).unwrap();
     assert!(bench.make(put("cni", &[], Some(Part::Last(number)))).is_err());
     assert_eq!(bench.of("cni"), ["10.9.2.0/24"]);
+}
+
+#[test]
+fn a_rule_that_the_owner_patches_meanwhile_stays_under_its_new_key() {
+    let rule = |action: &str| {
+        let text = format!("[[rule]]\nnetwork = \"blue\"\npriority = 5\naction = \"{action}\"\n");
+        config::parse_objects(&text).unwrap().remove(0)
+    };
+    let of_cni = |operation: Operation, resync: Option<Part>| Transaction {
+        operations: vec![operation],
+        ..put("cni", &[], resync)
+    };
+    let patch = |key: Key| {
+        let (table, fields) = ("priority = 6".parse().unwrap(), vec!["priority".to_owned()]);
+        of_cni(Operation::Patch { key, table, fields }, None)
+    };
+    for is_sent in [true, false] {
+        let bench = start(&file());
+        let other = rule("allow");
+        bench.make(of_cni(Operation::Put(rule("drop")), None)).unwrap();
+        bench.make(of_cni(Operation::Put(other.clone()), None)).unwrap();
+        let number = bench.core.begin_resync(TESTER(), named("cni"), None).unwrap();
+        if is_sent {
+            bench.make(of_cni(Operation::Put(rule("drop")), Some(Part::More(number)))).unwrap();
+        }
+        bench.make(patch(rule("drop").key())).unwrap();
+        bench.make(put("cni", &[], Some(Part::Last(number)))).unwrap();
+        let [left] = &bench.of("cni")[..] else { panic!("{:?}", bench.of("cni")) };
+        assert!(left.contains('6') && *left != other.key().name, "{left}");
+    }
 }
 
 #[test]

@@ -49,8 +49,16 @@ outside = "10.20.0.9"
 outside_network = "red"
 "#;
 
-pub(super) const PREFIXES: [&str; 7] =
-    ["0.0.0.0/0", "10.1.1.0/24", "10.1.0.0/16", "10.20.0.0/16", "10.1.1.2/32", "fd00::/64", "fd01::/48"];
+pub(super) const PREFIXES: [&str; 8] = [
+    "0.0.0.0/0",
+    "10.1.1.0/24",
+    "10.1.0.0/16",
+    "10.20.0.0/16",
+    "10.20.0.0/24",
+    "10.1.1.2/32",
+    "fd00::/64",
+    "fd01::/48",
+];
 
 /// MAC addresses that objects may have: vm1's, that of a `[[mac]]`, and none's.
 const MACS: [Mac; 3] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]), Mac([2, 0, 0, 0, 0, 10])];
