@@ -240,7 +240,7 @@ pub(super) fn compiled_changes<'a>(before: &'a Index, changed: &[Changed<'a>]) -
         added: changed.iter().filter_map(|changed| changed.new_route()).collect(),
         changed_guests: changed.iter().filter_map(|changed| guest(changed.old())).collect(),
         removed_rules: changed.iter().filter_map(|changed| rule(changed.old())).collect(),
-        added_rules: changed.iter().filter_map(|changed| rule(changed.new())).collect(),
+        added_rules: changed.iter().filter_map(|changed| rule(changed.now())).collect(),
     }
 }
 
@@ -383,7 +383,7 @@ impl State {
             let is_new = changed.is_new();
             let is_target = || self.targets.of_routes(&changed.key());
             let is_free = |network: &str, addr: IpAddr| next.routes().get(network, addr.into()).is_none();
-            match (changed.kind(), changed.new().map(|new| &new.object)) {
+            match (changed.kind(), changed.now().map(|new| &new.object)) {
                 (Kind::Route, _) => !changed.old_route().is_some_and(|gone| self.is_needed(gone, next)),
                 (Kind::Wire, _) => false,
                 (_, Some(Object::Network(network))) => {

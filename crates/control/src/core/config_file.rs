@@ -158,7 +158,7 @@ impl Parsed {
     fn difference(&mut self, view: &View) -> Option<String> {
         for changed in self.seen.changes_to(&view.objects) {
             let is_of_file = || changed.new_owner().is_some_and(|(owner, _)| *owner == Owner::File);
-            let differs = match (changed.new_route(), changed.new()) {
+            let differs = match (changed.new_route(), changed.now()) {
                 (Some(is), _) => {
                     let wanted = self.objects.routes().get(is.network, is.prefix);
                     wanted.map_or_else(is_of_file, |wanted| wanted.to() != is.to())

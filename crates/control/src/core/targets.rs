@@ -53,7 +53,7 @@ impl Targets {
                     self.routes.follow(of.map(|route| named(route.map(Written::to).unwrap_or_default())));
                 }
                 Kind::Rule => {
-                    self.rules.follow([changed.new(), changed.old()].map(|owned| named_by_rule(rule(owned))));
+                    self.rules.follow([changed.now(), changed.old()].map(|owned| named_by_rule(rule(owned))));
                 }
                 _ => {}
             }
@@ -94,7 +94,7 @@ impl RuleNames {
         for gone in changed.iter().filter_map(|changed| name_of(rule(changed.old())?)) {
             self.0.remove(&gone);
         }
-        let mut new = changed.iter().filter_map(|changed| name_of(rule(changed.new())?));
+        let mut new = changed.iter().filter_map(|changed| name_of(rule(changed.now())?));
         new.all(|new| self.0.insert(new).is_none())
     }
 }

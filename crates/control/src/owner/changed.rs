@@ -90,7 +90,7 @@ impl<'a> Changed<'a> {
     }
 
     /// Returns what is there now, if it is no route.
-    pub(crate) fn new(self) -> Option<&'a Owned> {
+    pub(crate) fn now(self) -> Option<&'a Owned> {
         match self {
             Self::Route { .. } => None,
             Self::Other { new, .. } => new.map(|new| &**new),
@@ -102,13 +102,13 @@ impl<'a> Changed<'a> {
         let object = |route: Option<Written<'a>>, other: Option<&'a Owned>| {
             route.map(|route| Cow::Owned(route.object())).or(other.map(|owned| Cow::Borrowed(&owned.object)))
         };
-        [object(self.old_route(), self.old()), object(self.new_route(), self.new())]
+        [object(self.old_route(), self.old()), object(self.new_route(), self.now())]
     }
 
     /// Returns owner and place of what is there now.
     pub(crate) fn new_owner(self) -> Option<(&'a Owner, u64)> {
         let route = self.new_route().map(|route| (route.owner(), route.kept.seq));
-        route.or(self.new().map(|owned| (&owned.owner, owned.seq)))
+        route.or(self.now().map(|owned| (&owned.owner, owned.seq)))
     }
 
     /// Returns the place of what was there last.
