@@ -8,7 +8,9 @@ pub use hop::outer_checksum;
 
 use crate::registers;
 use ipnet::IpNet;
-use model::{BridgeTarget, Destination, Lookup, Nexthop, NexthopId, Tunnel, Vif, VifId, VifKind, Vrf};
+use model::{
+    BridgeTarget, Destination, GATEWAY_MAC, Lookup, Nexthop, NexthopId, Tunnel, Vif, VifId, VifKind, Vrf,
+};
 use packet::{Mac, TunnelKind};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -233,6 +235,12 @@ impl<T: Lookup> Compiler<'_, T> {
             Nexthop::Discard => Hop::Discard,
             Nexthop::Receive => Hop::Host,
             Nexthop::Encap { vif, mac } => Hop::Guest { vif, mac },
+            // The card writes one MAC of routers.
+            Nexthop::Tunnel(Tunnel { mac: Some(mac), .. })
+                if mac != GATEWAY_MAC && self.tables.host().router_mac.is_some() =>
+            {
+                Hop::Host
+            }
             Nexthop::Tunnel(tunnel) => Hop::Tunnel { tunnel, vrf },
             // The targets of these depend on more than the prefix.
             Nexthop::VrfTranslate { .. } | Nexthop::Resolve { .. } | Nexthop::Ecmp(_) => Hop::Flow,

@@ -257,6 +257,9 @@ impl<T: Lookup> Candidate<'_, T> {
 
     /// Returns the hop by which a routed packet left, if the card can serve it.
     fn own_hop(&self, forward: &Forward) -> Option<Hop> {
+        if forward.ethernet.is_some_and(|ethernet| ethernet.src != GATEWAY_MAC) {
+            return None;
+        }
         let mac = forward.ethernet.map(|ethernet| ethernet.dst);
         let hop = match &forward.encap {
             Some(encap) => {

@@ -62,7 +62,11 @@ impl Configured {
     /// Records a change and its effects.
     pub fn note<T: Lookup>(&mut self, tables: &T, change: &Change, touched: &mut Touched) {
         match change {
-            Change::SetHost(_) => (touched.all_vifs, touched.lines) = (true, true),
+            Change::SetHost(_) => {
+                (touched.all_vifs, touched.lines, touched.bump_far) = (true, true, true);
+                // Whether the card may route to other hosts' router MACs depends on the host's own.
+                touched.networks.extend(self.networks.keys());
+            }
             Change::PutVif(vif) => self.note_vif(vif.id, Some(vif), touched),
             Change::DelVif(id) => self.note_vif(*id, None, touched),
             Change::PutNetwork(network) => {

@@ -156,6 +156,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
             Exit::Tunnel(tunnel) => {
                 let path = self.path(tunnel.remote, frame.entropy())?;
+                let base = self.by_router(base, &tunnel);
                 let inner = match (&base.ethernet, tunnel.kind) {
                     (_, TunnelKind::MplsUdp | TunnelKind::MplsGre) => 0,
                     (Some(_), TunnelKind::Vxlan | TunnelKind::Geneve) => proto::ETHERNET_LEN,
@@ -183,6 +184,19 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 };
                 self.through(frame, base, &tunnel, frame.tos)
             }
+        }
+    }
+
+    /// Has a packet that is routed to the router MAC of another host come from this host's own (RFC 9135, 5.2).
+    fn by_router(&self, base: Forward, tunnel: &Tunnel) -> Forward {
+        let is_to_router = |ethernet: &EthernetRewrite| {
+            tunnel.mac == Some(ethernet.dst) && ethernet.dst != GATEWAY_MAC && ethernet.src == GATEWAY_MAC
+        };
+        match (base.ethernet.filter(is_to_router), self.tables.host().router_mac) {
+            (Some(ethernet), Some(src)) => {
+                Forward { ethernet: Some(EthernetRewrite { src, ..ethernet }), ..base }
+            }
+            _ => base,
         }
     }
 
