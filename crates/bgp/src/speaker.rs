@@ -7,7 +7,7 @@ mod ranges;
 mod restart;
 mod updates;
 
-use crate::config::{Config, Import, PeerConfig};
+use crate::config::{Config, Import, PeerConfig, RangeConfig};
 use crate::names::Family;
 use crate::notification::{self, Notification, cease};
 use crate::own::{Own, Routes};
@@ -99,8 +99,14 @@ impl Speaker {
         &self.config
     }
 
-    /// Follows other peers. Those that stay as they are do not notice; the session of one that changes begins anew.
+    /// Follows other peers, and no ranges of them; see [`Self::set_all_peers`].
     pub fn set_peers(&mut self, peers: Vec<PeerConfig>, now: Duration) {
+        self.set_all_peers(peers, Vec::new(), now);
+    }
+
+    /// Follows other peers, and ranges of them. Those that stay as they are do not notice, also if they were of a range and
+    /// are named now; the session of one that changes begins anew.
+    pub fn set_all_peers(&mut self, peers: Vec<PeerConfig>, ranges: Vec<RangeConfig>, now: Duration) {
         let stays =
             |peer: &Peer| peer.range.is_some() || peers.iter().any(|new| new.address == peer.config.address);
         let gone: Vec<_> = self.peers.iter().filter(|(_, peer)| !stays(peer)).map(|(id, _)| *id).collect();
@@ -116,6 +122,7 @@ impl Speaker {
                 }
             }
         }
+        self.follow_ranges(ranges, now);
         self.check_synchronized();
     }
 

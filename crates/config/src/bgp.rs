@@ -273,7 +273,7 @@ impl Bgp {
         let peers = read_peers(&mut r, asn, &templates);
         let ranges = read_ranges(&mut r, asn, &templates);
         if !r.has("peer") && !r.has("range") {
-            r.problem(None, "without a [[bgp.peer]] there is nobody to speak to");
+            r.problem(None, "without a [[bgp.peer]] or [[bgp.range]] there is nobody to speak to");
         }
         let waiting = peers.iter().filter(|peer| peer.passive).map(|peer| {
             format!("the peer {} is `passive`, so `listen` must say where it connects", peer.address)
@@ -284,17 +284,7 @@ impl Bgp {
         for message in waiting.chain(called).filter(|_| listen.is_empty()) {
             r.problem(Some("listen"), message);
         }
-        for peer in peers.iter().filter(|peer| peer.password.is_none()) {
-            let asks =
-                |range: &&BgpRange| range.peer.password.is_some() && range.prefix.contains(&peer.address);
-            if let Some(range) = ranges.iter().find(asks) {
-                let message = format!(
-                    "the peer {} needs a `password` of its own: without one, that of the range {} counts",
-                    peer.address, range.prefix
-                );
-                r.problem(Some("peer"), message);
-            }
-        }
+        check_passwords(&r, &peers, &ranges);
         r.finish();
         Some(Self { asn: asn?, router_id, listen, labels, peers, ranges })
     }
@@ -331,6 +321,24 @@ fn read_ranges(r: &mut Reader<'_>, own: Option<u32>, templates: &Templates) -> V
         ranges.push(range);
     }
     ranges
+}
+
+/// Complains of peers without a password in a range that has one: the kernel would ask them for that.
+fn check_passwords(r: &Reader<'_>, peers: &[BgpPeer], ranges: &[BgpRange]) {
+    let peers =
+        peers.iter().map(|peer| ("peer", format!("the peer {}", peer.address), peer, peer.address.into()));
+    let inner = ranges
+        .iter()
+        .map(|range| ("range", format!("the range {}", range.prefix), &range.peer, range.prefix));
+    for (key, name, peer, prefix) in peers.chain(inner) {
+        let asks = |range: &&BgpRange| range.peer.password.is_some() && range.prefix.contains(&prefix);
+        if let Some(range) = ranges.iter().find(asks).filter(|_| peer.password.is_none()) {
+            let wide = range.prefix;
+            let message =
+                format!("{name} needs a `password` of its own: without one, that of the range {wide} counts");
+            r.problem(Some(key), message);
+        }
+    }
 }
 
 /// Returns the BGP identifier: the configured one, or else the IPv4 source address of tunnels.

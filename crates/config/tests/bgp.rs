@@ -39,7 +39,7 @@ fn peers_and_ranges_that_can_not_be() {
     let listening = |more: &str| format!("listen = [\"192.0.2.1\"]\n{more}");
     let peer = |keys: &str| format!("[[bgp.peer]]\naddress = \"198.51.100.9\"\n{keys}\n");
     for (file, expected) in [
-        (String::new(), "without a [[bgp.peer]] there is nobody to speak to"),
+        (String::new(), "without a [[bgp.peer]] or [[bgp.range]] there is nobody to speak to"),
         (range(""), "peers of 198.51.100.0/24 call this host, so `listen` must say where they connect"),
         (listening(&range("port = 1179")), "[[bgp.range]]: unknown key `port`"),
         (listening(&range("bfd = true")), "[[bgp.range]]: unknown key `bfd`"),
@@ -52,8 +52,12 @@ fn peers_and_ranges_that_can_not_be() {
             "the peer 198.51.100.9 needs a `password` of its own",
         ),
         (
+            listening(&format!("[[bgp.range]]\nprefix = \"198.51.0.0/16\"\npassword = \"x\"\n{}", range(""))),
+            "the range 198.51.100.0/24 needs a `password` of its own: without one, that of the range 198.51.0.0/16",
+        ),
+        (
             listening(&format!("[[bgp.template]]\nname = \"x\"\nbfd = true\n{}", range("template = \"x\""))),
-            "its `bfd` needs the address of a peer",
+            "a range has no `bfd`: use a template without it",
         ),
         (
             format!("{0}{0}{1}", "[[bgp.template]]\nname = \"x\"\n", peer("")),

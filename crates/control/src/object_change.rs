@@ -3,7 +3,8 @@
 use crate::clients::Peer;
 use crate::history::Author;
 use crate::owner::Changed;
-use config::{BgpPeer, Host, Object, Secret};
+use config::{Host, Object, Password, Secret};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectChange {
@@ -59,28 +60,34 @@ pub(crate) fn describe_host(old: &Host, new: &Host) -> Vec<ObjectChange> {
     tables.into_iter().filter_map(change).collect()
 }
 
-/// Returns `[bgp]` with a key for each peer.
+/// Returns `[bgp]` with a key for each peer and range.
 fn bgp_table(host: &Host) -> toml::Table {
     let mut table = host.bgp.as_ref().and_then(|bgp| toml::Table::try_from(bgp).ok()).unwrap_or_default();
-    if let Some(toml::Value::Array(peers)) = table.remove("peer") {
-        let address =
-            |peer: &toml::Value| peer.get("address").and_then(toml::Value::as_str).map(str::to_owned);
-        let key = |peer: &toml::Value| format!("peer {}", address(peer).unwrap_or_default());
-        table.extend(peers.into_iter().map(|peer| (key(&peer), peer)));
+    for (kind, name) in [("peer", "address"), ("range", "prefix")] {
+        if let Some(toml::Value::Array(entries)) = table.remove(kind) {
+            let name = |entry: &toml::Value| entry.get(name).and_then(toml::Value::as_str).map(str::to_owned);
+            let key = |entry: &toml::Value| format!("{kind} {}", name(entry).unwrap_or_default());
+            table.extend(entries.into_iter().map(|entry| (key(&entry), entry)));
+        }
     }
     table
 }
 
-/// Says which peers that stay have another password; nobody is shown one.
+/// Says which peers and ranges that stay have another password; nobody is shown one.
 fn changed_passwords(old: &Host, new: &Host) -> Vec<String> {
-    let is_changed =
-        |new: &&BgpPeer| peers(old).any(|old| old.address == new.address && old.password != new.password);
-    let changed = peers(new).filter(is_changed);
-    changed.map(|peer| format!("password of peer {}: changed", peer.address)).collect()
+    let old = passwords(old);
+    let changed =
+        passwords(new).into_iter().filter(|(name, new)| old.get(name).is_some_and(|old| old != new));
+    changed.map(|(name, _)| format!("password of {name}: changed")).collect()
 }
 
-fn peers(host: &Host) -> impl Iterator<Item = &BgpPeer> {
-    host.bgp.iter().flat_map(|bgp| &bgp.peers)
+fn passwords(host: &Host) -> BTreeMap<String, Option<&Password>> {
+    let peers = host.bgp.iter().flat_map(|bgp| &bgp.peers);
+    let peers = peers.map(|peer| (format!("peer {}", peer.address), peer.password.as_ref()));
+    let ranges = host.bgp.iter().flat_map(|bgp| &bgp.ranges);
+    peers
+        .chain(ranges.map(|range| (format!("range {}", range.prefix), range.peer.password.as_ref())))
+        .collect()
 }
 
 fn details(old: &Object, new: &Object) -> Vec<String> {

@@ -34,10 +34,10 @@ pub struct Outside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoWay {
     /// Nobody could tell which one is meant.
-    #[error("two networks with a wire have the address: it can be announced for one of them alone")]
+    #[error("another network with a wire has the address, too: write `bgp = false` in one of the two")]
     Twice,
     /// There is no next hop.
-    #[error("its network has no address in `gateways` by which others can send to it")]
+    #[error("its network needs an address in `gateways` to which others can send")]
     Gateway,
 }
 

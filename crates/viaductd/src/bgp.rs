@@ -314,8 +314,7 @@ impl Thread {
             let peers = |speech: &Speech| (speech.bgp.peers.clone(), speech.bgp.ranges.clone());
             if self.speech.as_deref().map(peers) != Some(peers(speech)) {
                 self.links.set_peers(&self.shared, &speech.bgp);
-                speaker.set_ranges(said::ranges(&speech.bgp), now);
-                speaker.set_peers(said::peers(&speech.bgp), now);
+                speaker.set_all_peers(said::peers(&speech.bgp), said::ranges(&speech.bgp), now);
             }
             let imports = said::imports(speech);
             if self.speech.as_ref().is_none_or(|before| said::imports(before) != imports) {

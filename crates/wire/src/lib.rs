@@ -36,7 +36,7 @@ pub use bfd::{bfd_hear, bfd_receiver, bfd_sender};
 pub use claim::claim;
 pub use device::Link;
 pub use error::Error;
-pub use hops::{highest_ttl, limit_hops};
+pub use hops::{came_within, highest_ttl, limit_hops, watch_hops};
 pub use netlink::Subnet;
 pub use opener::{Here, MAX_QUEUES, Opener, TapState, here};
 pub use packet::{PacketPort, open_packet};

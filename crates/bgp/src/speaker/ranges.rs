@@ -17,21 +17,29 @@ pub(super) struct Range {
 }
 
 impl Speaker {
-    /// Follows other ranges of peers; [`Self::set_peers`] is to follow. Peers of one that goes leave; the sessions of peers
-    /// of one that changes begin anew.
-    pub fn set_ranges(&mut self, ranges: Vec<RangeConfig>, now: Duration) {
+    /// Follows other ranges, after the named peers. A known peer is of the range that it would be of if it called now, or
+    /// leaves; the session of one whose configuration changes begins anew.
+    pub(super) fn follow_ranges(&mut self, ranges: Vec<RangeConfig>, now: Duration) {
         let refused = |config: &RangeConfig| {
             let known = self.ranges.iter().find(|known| known.config.range == config.range);
             known.map_or(0, |known| known.refused)
         };
         self.ranges = ranges.into_iter().map(|config| Range { refused: refused(&config), config }).collect();
-        let guests = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.range?, peer.config.address)));
-        for (id, its, address) in guests.collect::<Vec<_>>() {
-            match self.ranges.iter().find(|range| range.config.range == its) {
-                Some(range) => self.change_peer(id, range.config.peer(address), now),
-                None => self.remove_peer(id, cease::REMOVED, now),
-            }
+        let guests = self.peers.iter().filter(|(_, peer)| peer.range.is_some());
+        for (id, address) in guests.map(|(id, peer)| (*id, peer.config.address)).collect::<Vec<_>>() {
+            let Some(config) = self.range_of(address).map(|range| range.config.clone()) else {
+                self.remove_peer(id, cease::REMOVED, now);
+                continue;
+            };
+            self.peers.get_mut(&id).into_iter().for_each(|peer| peer.range = Some(config.range));
+            self.change_peer(id, config.peer(address), now);
         }
+    }
+
+    /// Returns the range with the longest prefix that has an address.
+    fn range_of(&mut self, address: IpAddr) -> Option<&mut Range> {
+        let its = self.ranges.iter_mut().filter(|range| range.config.range.contains(&address));
+        its.max_by_key(|range| range.config.range.prefix_len())
     }
 
     /// Returns the ranges of peers.
@@ -48,8 +56,7 @@ impl Speaker {
     /// Takes a peer that has called: of the range with the longest prefix, if that has a place. One whose session is not
     /// up, and of which no routes are kept, makes room for it.
     pub(super) fn called(&mut self, from: IpAddr, now: Duration) -> Option<PeerId> {
-        let its = self.ranges.iter_mut().filter(|range| range.config.range.contains(&from));
-        let Range { config, refused } = its.max_by_key(|range| range.config.range.prefix_len())?;
+        let config = self.range_of(from)?.config.clone();
         let of_range = || self.peers.iter().filter(|(_, peer)| peer.range == Some(config.range));
         let mut peer = Peer::new(config.peer(from), now);
         peer.range = Some(config.range);
@@ -58,7 +65,7 @@ impl Speaker {
             let order = |peer: &Peer| (!peer.sessions.is_empty(), peer.since);
             let idle = of_range().filter(|(_, peer)| is_idle(peer)).min_by_key(|(_, peer)| order(peer));
             let Some(id) = idle.map(|(id, _)| *id) else {
-                *refused += 1;
+                self.range_of(from)?.refused += 1;
                 return None;
             };
             self.remove_peer(id, cease::REJECTED, now);

@@ -34,7 +34,9 @@ impl Speaker {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.refreshing.clear();
         let asks_for = agreed.restart.map_or(0, |restart| restart.time);
-        let time = if asks_for > 0 { asks_for } else { peer.config.restart_time };
+        // One of a range does not choose itself for how long it keeps its place.
+        let most = if peer.range.is_some() { peer.config.restart_time } else { u16::MAX };
+        let time = if asks_for > 0 { asks_for.min(most) } else { peer.config.restart_time };
         if peer.config.restart_time > 0 && is_graceful(why, agreed) {
             // Plain routes lead to the peer itself: it has to forward on, by a path that is whole.
             let stays = |family| agreed.forwards.contains(&family) && !is_cut_off(why);

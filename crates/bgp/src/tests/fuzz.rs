@@ -62,7 +62,8 @@ fn a_peer_may_send_anything() {
         let imports =
             [import(7, &[100]), crate::Import { vrf: 9, routes: Vec::new(), macs: Vec::new(), link }];
         raw.speaker.set_imports(&imports, raw.now);
-        raw.speaker.set_ranges(vec![super::ranges::range("10.255.0.0/24", 1)], raw.now);
+        let named = crate::PeerConfig { passive: true, ..super::net::peer(1, super::net::AS) };
+        raw.speaker.set_all_peers(vec![named], vec![super::ranges::range("10.255.0.0/24", 1)], raw.now);
         let mut rest = input;
         while let [kind, length, behind @ ..] = rest {
             let (bytes, behind) = behind.split_at(behind.len().min(usize::from(*length)));
@@ -75,7 +76,6 @@ fn a_peer_may_send_anything() {
         assert_eq!(status.routes, raw.speaker.routes_kept());
         assert!(status.routes <= input.len());
         // Whatever was learned goes with the peer.
-        raw.speaker.set_ranges(Vec::new(), raw.now);
         raw.speaker.set_peers(Vec::new(), raw.now);
         raw.send(&[]);
         assert_eq!(raw.table, Default::default());

@@ -19,7 +19,7 @@ fn called(nodes: usize, ranges: Vec<RangeConfig>) -> Net {
     let mut net = Net::new(&vec![AS; nodes]);
     let now = net.now;
     net.speaker(0).set_imports(&[import(7, &[100])], now);
-    net.speaker(0).set_ranges(ranges, now);
+    net.speaker(0).set_all_peers(Vec::new(), ranges, now);
     for node in 1..nodes {
         net.speaker(node).set_peers(vec![peer(0, AS)], now);
         net.speaker(node).announce(vpn(1, &format!("10.1.1.{node}/32")), mpls(node, 1001, &[100]));
@@ -77,6 +77,17 @@ fn a_peer_of_a_range_that_restarts_keeps_its_place_and_its_routes() {
 }
 
 #[test]
+fn a_longer_range_that_comes_later_takes_its_peers() {
+    let mut net = called(2, vec![range(RANGE, 9)]);
+    let now = net.now;
+    let longer = range("10.255.0.2/32", 1);
+    net.speaker(0).set_all_peers(Vec::new(), vec![range(RANGE, 9), longer.clone()], now);
+    net.settle(1);
+    let peer = net.nodes[0].speaker.peers().remove(0);
+    assert_eq!((peer.range, peer.counts.sessions), (Some(longer.range), 1));
+}
+
+#[test]
 fn connections_without_a_session_hold_no_place_for_others() {
     let mut net = called(1, vec![range(RANGE, 2)]);
     let now = net.now;
@@ -104,14 +115,15 @@ fn the_longest_range_counts_and_a_named_peer_before_it() {
     // It is the same peer, so its session goes on.
     let now = net.now;
     let named = PeerConfig { address: address(1), ..other.peer(address(1)) };
-    net.speaker(0).set_peers(vec![named], now);
+    let ranges = vec![range(RANGE, 9), other.clone()];
+    net.speaker(0).set_all_peers(vec![named.clone()], ranges, now);
     net.settle(1);
     assert_eq!(of(&net), [None, wide()]);
     assert_eq!(up(&net), [1, 2]);
     assert_eq!(net.nodes[0].speaker.peers()[0].counts.sessions, 1);
     // The peers of a range that goes leave.
     let now = net.now;
-    net.speaker(0).set_ranges(vec![other], now);
+    net.speaker(0).set_all_peers(vec![named], vec![other], now);
     net.settle(1);
     assert_eq!(of(&net), [None]);
     assert_eq!(net.nodes[0].table.routes.len(), 1);
@@ -121,8 +133,7 @@ fn the_longest_range_counts_and_a_named_peer_before_it() {
 fn who_may_call_is_waited_for_after_a_replacement() {
     let now = Duration::ZERO;
     let mut speaker = Speaker::new(config(0, AS), 1, now);
-    speaker.set_ranges(vec![range(RANGE, 2)], now);
-    speaker.set_peers(Vec::new(), now);
+    speaker.set_all_peers(Vec::new(), vec![range(RANGE, 2)], now);
     assert_eq!(speaker.next_event(), None);
     assert_eq!(speaker.deadline(), Some(Duration::from_secs(120)));
     speaker.tick(Duration::from_secs(120));

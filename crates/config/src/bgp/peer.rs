@@ -261,7 +261,7 @@ impl BgpRange {
         let max_peers = r.get("max_peers").map_or(16, Within::<1, 1000>::short);
         let keys = Keys::of_range(&mut r).completed(&mut r, templates);
         if keys.bfd.is_some_and(|bfd| bfd != Bfd::Off) {
-            r.problem(Some("template"), "its `bfd` needs the address of a peer: write a [[bgp.peer]]");
+            r.problem(Some("template"), "a range has no `bfd`: use a template without it");
         }
         let keys = Keys { bfd: None, port: None, passive: Some(true), ..keys };
         let peer = BgpPeer::of(r, prefix.map(|prefix| prefix.addr()), own, keys);

@@ -328,7 +328,8 @@ pub struct MplsArgs {
 }
 
 const TO: &str = "drop, guest:NAME, network:NAME, nexthop:NAME, via:ADDRESS, mpls-over-udp:REMOTE:LABEL, \
-    mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; if it is repeated, flows are spread";
+    mpls-over-gre:REMOTE:LABEL or vxlan:REMOTE:VNI[@MAC]; if it is repeated, flows are spread: \
+    TARGET,weight=N takes N times as many";
 
 #[derive(Args)]
 pub struct VxlanArgs {

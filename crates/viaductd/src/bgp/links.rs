@@ -37,7 +37,7 @@ impl Links {
     pub(super) fn new(listeners: Vec<TcpListener>, privileges: Privileges) -> Self {
         for listener in &listeners {
             let is_v4 = listener.local_addr().is_ok_and(|address| address.is_ipv4());
-            if let Err(e) = wire::highest_ttl(listener, is_v4) {
+            if let Err(e) = wire::watch_hops(listener, is_v4) {
                 tracing::warn!("peers that look at the TTL can't call: {e}");
             }
         }
@@ -46,11 +46,12 @@ impl Links {
 
     /// Opens connections with peers, and signs them, as the configuration says, from the next one on.
     pub(super) fn set_peers(&mut self, shared: &Shared, bgp: &Bgp) {
-        // The kernel keeps a password until it is told of another, or of none.
-        let before = self.bgp.iter().flat_map(signed).map(|(peers, _)| (peers, None));
-        let passwords: BTreeMap<_, _> =
-            before.chain(signed(bgp).map(|(peers, text)| (peers, Some(text)))).collect();
-        for ((address, bits), password) in passwords {
+        // The kernel keeps a password until it is told of another, or of none. New ones come before old ones go, so that
+        // nobody is without.
+        let passwords: BTreeMap<_, _> = signed(bgp).collect();
+        let gone = self.bgp.iter().flat_map(signed).filter(|(peers, _)| !passwords.contains_key(peers));
+        let new = passwords.iter().map(|(peers, text)| (*peers, Some(*text)));
+        for ((address, bits), password) in new.chain(gone.map(|(peers, _)| (peers, None))) {
             for listener in &self.listeners {
                 let Some(address) = seen_by(listener, address) else { continue };
                 if let Err(e) = wire::sign(listener, (address, bits), password) {
@@ -58,6 +59,8 @@ impl Links {
                 }
             }
         }
+        // Who connected before that may not know the password.
+        while self.listeners.iter().any(|listener| !passwords.is_empty() && listener.accept().is_ok()) {}
         shared.refused().clear();
         self.bgp = Some(bgp.clone());
     }
@@ -229,11 +232,13 @@ fn accept(shared: &Shared, listener: &TcpListener, bgp: Option<&Bgp>, links: &mu
             continue;
         }
         let Some(peer) = bgp.and_then(|bgp| bgp.peer_at(from.ip().to_canonical())) else { continue };
-        // It may have come before the listener knew the password.
+        // What it sends is signed as well.
         let password = peer.password.as_ref().map(Password::text);
         let bits = if from.ip().to_canonical().is_ipv4() { 32 } else { 128 };
         let signed = password.map_or(Ok(()), |text| wire::sign(&socket, (from.ip(), bits), Some(text)));
-        if signed.and_then(|()| guard(&socket, from.ip(), peer)).is_err() {
+        let is_near =
+            || peer.ttl_security.is_none_or(|hops| wire::came_within(&socket, hops).unwrap_or(false));
+        if signed.and_then(|()| guard(&socket, from.ip(), peer)).is_err() || !is_near() {
             continue;
         }
         let now = shared.now();

@@ -4,13 +4,12 @@ use super::{Bgp, moves, said};
 use api::v1;
 use bfd::Status;
 use bgp::{
-    Announcement, Bandwidth, Candidate, Counts, KnownMac, Label, MacPath, Nlri, Path, PeerStatus,
-    RangeStatus, Rd, Speaker, Tunnel, Verdict, VrfId,
+    Announcement, Bandwidth, Candidate, Counts, Family, KnownMac, Label, MacPath, Nlri, Path, PeerStatus,
+    RangeStatus, Rd, Speaker, State, Tunnel, Verdict, VrfId,
 };
-use config::BgpFamily;
 use ipnet::IpNet;
 use packet::Mac;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,6 +32,8 @@ impl Bgp {
     fn peer(&self, status: &PeerStatus, now: Duration) -> v1::BgpPeer {
         let refused = self.shared.refused().get(&status.address).cloned();
         let peer = peer(status, self.bfd.get().and_then(|bfd| bfd.status(status.address)), now);
+        // It may call itself.
+        let refused = refused.filter(|_| status.state != State::Established);
         v1::BgpPeer { reason: refused.or(peer.reason), ..peer }
     }
 
@@ -89,43 +90,51 @@ impl Bgp {
             let network = name(&u16::try_from(*vrf).ok()?);
             Some((format!("mac {mac} of network \"{network}\""), moves::text()))
         });
-        let unannounced = speech.outside.iter().filter(|(address, _)| is_spoken(&speech.bgp, **address));
+        let spoken = spoken(&speech.bgp);
+        let unannounced = speech.outside.iter().filter(|(address, _)| spoken.contains(&plain(**address)));
         let unannounced = unannounced.filter_map(|(address, outside)| {
             let why = outside.via.err()?;
             let object = format!("address {address} of network \"{}\"", name(&outside.vrf));
             Some((object, format!("BGP does not announce it: {why}")))
         });
-        moved.chain(unannounced).collect()
+        let has_plain =
+            [Family::Ipv4Unicast, Family::Ipv6Unicast].iter().any(|family| spoken.contains(family));
+        let imports = speech.networks.values().filter(|network| network.unicast.is_some() && !has_plain);
+        let silent = imports.map(|network| {
+            let message =
+                "`import_unicast`: no peer has \"ipv4-unicast\" or \"ipv6-unicast\" in its `families`";
+            (format!("network \"{}\"", network.name), message.to_owned())
+        });
+        moved.chain(unannounced).chain(silent).collect()
     }
 
     /// Returns what the host announces of a network, or of all, and what it can't.
     pub fn announcements(&self, of: Option<u16>) -> Vec<v1::BgpAnnouncement> {
         let Some(speech) = self.shared.speech().clone() else { return Vec::new() };
-        let distinguishers = said::distinguishers(&speech);
+        let (distinguishers, spoken) = (said::distinguishers(&speech), spoken(&speech.bgp));
         let vrf = |nlri: &Nlri| match (nlri, nlri.rd()) {
             (_, Some(rd)) => distinguishers.get(&rd).copied(),
             (Nlri::Unicast { prefix }, None) => speech.outside.get(&prefix.addr()).map(|outside| outside.vrf),
             _ => None,
         };
         let said = |speaker: &Speaker, _| {
-            let all =
-                speaker.announced().filter_map(|(nlri, its)| Some((vrf(nlri)?, announcement(nlri, its))));
-            all.collect::<Vec<_>>()
+            let row = |(nlri, its): (&Nlri, &Announcement)| {
+                let unheard = || format!("no peer has \"{}\" in its `families`", nlri.family().name());
+                let missing = (!spoken.contains(&nlri.family())).then(unheard);
+                Some((vrf(nlri)?, v1::BgpAnnouncement { missing, ..announcement(nlri, its) }))
+            };
+            speaker.announced().filter_map(row).collect::<Vec<_>>()
         };
         let missing = speech.outside.iter().filter_map(|(address, outside)| {
-            let why = outside.via.err()?;
-            let prefix = IpNet::from(*address);
-            Some((
-                outside.vrf,
-                v1::BgpAnnouncement {
-                    family: Nlri::Unicast { prefix }.family().name().to_owned(),
-                    route: prefix.to_string(),
-                    missing: Some(why.to_string()),
-                    ..v1::BgpAnnouncement::default()
-                },
-            ))
+            let (why, prefix) = (outside.via.err()?, IpNet::from(*address));
+            let row = unannounced(plain(*address), prefix.to_string(), why.to_string());
+            Some((outside.vrf, row))
         });
-        let mut all: Vec<_> = self.with(said).unwrap_or_default().into_iter().chain(missing).collect();
+        let held = self.shared.held_back().clone().into_iter().filter_map(|(vrf, mac)| {
+            Some((u16::try_from(vrf).ok()?, unannounced(Family::Evpn, mac.to_string(), moves::text())))
+        });
+        let said = self.with(said).unwrap_or_default().into_iter();
+        let mut all: Vec<_> = said.chain(missing).chain(held).collect();
         all.retain(|(vrf, _)| of.is_none_or(|of| of == *vrf));
         all.sort_by_key(|(vrf, _)| *vrf);
         let named = |(vrf, entry): (u16, v1::BgpAnnouncement)| {
@@ -147,11 +156,20 @@ impl Bgp {
     }
 }
 
-/// Returns whether plain routes of an address's family go to some peer.
-fn is_spoken(bgp: &config::Bgp, address: IpAddr) -> bool {
-    let family = if address.is_ipv4() { BgpFamily::Ipv4Unicast } else { BgpFamily::Ipv6Unicast };
-    let of_ranges = bgp.ranges.iter().map(|range| &range.peer);
-    bgp.peers.iter().chain(of_ranges).any(|peer| peer.families.contains(&family))
+/// Returns the family of the plain route to an address.
+const fn plain(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
+}
+
+/// Returns the families that some peer, or those of a range, may speak.
+fn spoken(bgp: &config::Bgp) -> BTreeSet<Family> {
+    let peers = said::peers(bgp).into_iter().chain(said::ranges(bgp).into_iter().map(|range| range.peer));
+    peers.flat_map(|peer| peer.families).collect()
+}
+
+fn unannounced(family: Family, route: String, why: String) -> v1::BgpAnnouncement {
+    let family = family.name().to_owned();
+    v1::BgpAnnouncement { family, route, missing: Some(why), ..v1::BgpAnnouncement::default() }
 }
 
 fn ranges(speaker: &Speaker) -> Vec<v1::BgpRange> {
