@@ -81,7 +81,8 @@ pub struct Import {
 /// The link of a network with routers, whose plain routes it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The host's own addresses on the link, with their subnets. Only next hops in these are taken.
+    /// The host's own addresses on the link, with their subnets. Only routes of routers in these, with next hops in these,
+    /// are taken.
     pub addresses: Vec<IpNet>,
     /// Whether it takes all routes, not only default routes.
     pub all: bool,

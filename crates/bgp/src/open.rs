@@ -51,6 +51,8 @@ pub(crate) struct Capabilities {
     pub(crate) restart: Option<Restart>,
     /// Families of which it forwards on while it restarts (RFC 4724).
     pub(crate) forwards: Vec<Family>,
+    /// Those of them of which it has forwarded on while it restarted (the F bit).
+    pub(crate) forwarded: Vec<Family>,
     /// Families of which it offers to send several paths of one route (RFC 7911).
     paths: Vec<Family>,
 }
@@ -181,7 +183,10 @@ impl Capabilities {
             (6, []) => self.extended = true,
             (64, [high, low, families @ ..]) => {
                 let family = |[a, b, safi, _]: &[u8; 4]| Family::of(&[*a, *b], *safi);
-                self.forwards.extend(families.as_chunks().0.iter().filter_map(family));
+                let families = families.as_chunks().0;
+                self.forwards.extend(families.iter().filter_map(family));
+                self.forwarded
+                    .extend(families.iter().filter(|[.., flags]| flags & 0x80 != 0).filter_map(family));
                 let word = u16::from_be_bytes([*high, *low]);
                 self.restart = Some(Restart { time: word & 0xfff, notification: word & 0x4000 != 0 });
             }

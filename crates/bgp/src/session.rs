@@ -54,6 +54,8 @@ pub(crate) struct Agreed {
     pub(crate) restart: Option<Restart>,
     /// Families of which the peer forwards on while it restarts.
     pub(crate) forwards: Vec<Family>,
+    /// Those of which it has forwarded on while it restarted.
+    pub(crate) forwarded: Vec<Family>,
     /// Families of which the peer names each path by a number (RFC 7911).
     pub(crate) paths: Vec<Family>,
 }
@@ -73,6 +75,7 @@ impl Agreed {
             v6_next_hops: its.v6_next_hops.clone(),
             restart: its.restart,
             forwards: its.forwards.clone(),
+            forwarded: its.forwarded.clone(),
             paths: families.iter().copied().filter(|family| its.offers_paths(*family)).collect(),
             families,
         }

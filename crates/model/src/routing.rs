@@ -2,6 +2,7 @@
 
 use crate::underlay::{underlay, underlay_path};
 use crate::{Lookup, Network, Nexthop, NexthopId, Vrf};
+use arrayvec::ArrayVec;
 use std::net::IpAddr;
 
 /// Most levels of nested groups that are followed.
@@ -77,8 +78,11 @@ fn best_live<T: Lookup>(tables: &T, members: &[NexthopId], entropy: u32) -> Opti
     let ranked = || members.iter().enumerate().filter_map(rank);
     let (mut place, best, mut next) = ranked().max_by_key(|(place, ..)| *place)?;
     let mut id = best;
+    // A member that is dead is so in all of its places.
+    let mut dead = ArrayVec::<NexthopId, 64>::new();
     while !is_live(tables, next) {
-        let others = ranked().filter(|(other, ..)| *other < place);
+        let _ = dead.try_push(id);
+        let others = ranked().filter(|(other, its, _)| *other < place && !dead.contains(its));
         let Some(second) = others.max_by_key(|(place, ..)| *place) else { return Some(best) };
         (place, id, next) = second;
     }

@@ -48,6 +48,8 @@ pub(crate) enum Way {
     Link {
         /// Whether they are default routes, which more networks take than others.
         is_default: bool,
+        /// The router that sent them: only networks on whose link it is take them.
+        router: IpAddr,
     },
 }
 

@@ -5,6 +5,7 @@ use crate::config::{Import, Link};
 use crate::names::RouteTarget;
 use crate::route::VrfId;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// The networks by route target, and those that take plain routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,9 +48,10 @@ impl Imports {
         self.targets.contains_key(&target)
     }
 
-    /// Returns the links of networks that take plain routes of this kind.
-    pub(crate) fn links(&self, is_default: bool) -> impl Iterator<Item = &(VrfId, Link)> {
-        self.links.iter().filter(move |(_, link)| link.all || is_default)
+    /// Returns the links of networks that take plain routes of this kind from a router: those on which it is. Else a
+    /// router of one tenant could lead another one's packets away.
+    pub(crate) fn links(&self, is_default: bool, router: IpAddr) -> impl Iterator<Item = &(VrfId, Link)> {
+        self.links.iter().filter(move |(_, link)| (link.all || is_default) && link.reaches(router))
     }
 
     /// Returns whether a network takes plain routes that none of others took.
@@ -59,9 +61,9 @@ impl Imports {
 
     /// Returns the networks that import routes with these attributes.
     pub(crate) fn networks(&self, attributes: &Attributes) -> Networks {
-        if let Way::Link { is_default } = attributes.way {
+        if let Way::Link { is_default, router } = attributes.way {
             let reaches = |(_, link): &&(VrfId, Link)| link.reaches(attributes.next_hop);
-            let takers = self.links(is_default).filter(reaches);
+            let takers = self.links(is_default, router).filter(reaches);
             return Networks { routes: sorted(takers.map(|(vrf, _)| *vrf).collect()), ..Networks::default() };
         }
         let all = || attributes.targets.iter().filter_map(|target| self.targets.get(target));

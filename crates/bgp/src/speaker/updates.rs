@@ -193,11 +193,13 @@ fn attributes(
     if update.fault.is_some() {
         return Err(|counts| &mut counts.malformed);
     }
-    let links = || rib.imports().links(is_default).filter(|_| reach.family.is_plain());
+    let links = || rib.imports().links(is_default, peer.address).filter(|_| reach.family.is_plain());
     if reach.family.is_plain() && links().next().is_none() {
         return Err(|counts| &mut counts.unused);
     }
-    if config.own.contains(&reach.next_hop) || links().any(|(_, link)| link.is_own(reach.next_hop)) {
+    let is_on_link = links().any(|(_, link)| link.reaches(reach.next_hop));
+    let is_own = !is_on_link && links().any(|(_, link)| link.is_own(reach.next_hop));
+    if config.own.contains(&reach.next_hop) || is_own {
         return Err(|counts| &mut counts.own);
     }
     if its.looped || path.looped {
@@ -205,11 +207,10 @@ fn attributes(
     }
     let communities = Communities::read(its.communities, rib);
     let way = if reach.family.is_plain() {
-        Way::Link { is_default }
+        Way::Link { is_default, router: peer.address }
     } else {
         communities.way(reach, config, peer)?
     };
-    let is_on_link = links().any(|(_, link)| link.reaches(reach.next_hop));
     if !is_host(reach.next_hop) || (reach.family.is_plain() && !is_on_link) {
         return Err(|counts| &mut counts.unusable);
     }

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 const NETWORK: u32 = 9;
 
-/// Imports of a network whose own addresses are these.
+/// Imports of a network whose own addresses are these. The routers of the tests are on its link.
 fn link(all: bool, addresses: &[&str]) -> Vec<Import> {
-    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let addresses =
+        addresses.iter().chain(&["10.255.0.254/24"]).map(|address| address.parse().unwrap()).collect();
     let link = Some(Link { addresses, all });
     vec![import(7, &[100]), Import { vrf: NETWORK, routes: Vec::new(), macs: Vec::new(), link }]
 }
@@ -93,6 +94,21 @@ fn a_network_takes_default_routes_of_routers_on_its_link() {
     assert_eq!((explained.family.name(), explained.verdict), ("ipv6-unicast", Verdict::Used));
     raw.send(&[withdraws("0.0.0.0/0"), withdraws("::/0"), withdraws("198.51.100.0/24")].concat());
     assert_eq!((raw.table.routes.len(), raw.status().routes), (0, 0));
+}
+
+#[test]
+fn networks_take_the_routes_of_their_own_routers() {
+    let mut imports = link(true, &OWN);
+    let more = |vrf, own: &[&str]| {
+        let addresses = own.iter().map(|address| address.parse().unwrap()).collect();
+        Import { vrf, routes: Vec::new(), macs: Vec::new(), link: Some(Link { addresses, all: true }) }
+    };
+    // One has the same subnet and another router, one has the router's address itself.
+    imports.extend([more(10, &["203.0.113.253/24"]), more(11, &["203.0.113.1/24", "10.255.0.253/24"])]);
+    let mut raw = router(&imports);
+    raw.send(&says("0.0.0.0/0", "203.0.113.1", &[233]));
+    assert_eq!(ways(&raw, "0.0.0.0/0"), ["203.0.113.1"]);
+    assert_eq!((raw.table.routes.len(), raw.status().counts.own), (1, 0));
 }
 
 #[test]
@@ -178,6 +194,14 @@ fn routes_stay_with_a_router_that_forwards_on_while_its_session_is_down() {
     raw.speaker.tick(raw.now);
     raw.send(&[]);
     assert!(raw.table.routes.is_empty());
+    // It is back, and says whether it has forwarded on.
+    for (flags, stay) in [(0x80, 1), (0, 0)] {
+        let mut raw = lost(&[restarts], false);
+        let back: &[u8] = &[64, 6, 0, 120, 0, 1, 1, flags];
+        raw.conn = raw.speaker.accepted(address(1), raw.now).unwrap();
+        raw.send(&[open(65001_u16, &[&EXTERNAL, &[back][..]].concat()), message(4, &[])].concat());
+        assert_eq!(ways(&raw, "0.0.0.0/0").len(), stay);
+    }
 }
 
 #[test]

@@ -65,15 +65,17 @@ fn read_targets(r: &mut Reader<'_>) -> Vec<Target> {
     if read.is_empty() && r.problems() == before {
         r.problem(None, "`to` is missing: where the packets go");
     }
-    let places: usize = read.iter().map(|Places(same)| same.len()).sum();
+    let places: usize = read.iter().map(|Places(_, weight)| weight).sum();
     if places > MAX_PLACES {
         let several = if places > read.len() { "weights of" } else { "targets:" };
         r.problem(
             Some("to"),
             format!("{several} {places} in all; flows are shared among {MAX_PLACES} at most"),
         );
+        // More of them are not looked at: an API client may send as many as it likes.
+        return Vec::new();
     }
-    let targets = || read.iter().map(|Places(same)| &same[0]);
+    let targets = || read.iter().map(|Places(target, _)| target);
     let alone = |to: &&Target| matches!(to, Target::Drop | Target::Network(_) | Target::Nexthop(_));
     if places > 1
         && let Some(target) = targets().find(alone)
@@ -91,7 +93,8 @@ fn read_targets(r: &mut Reader<'_>) -> Vec<Target> {
     if targets().enumerate().any(|(i, target)| targets().take(i).any(|before| before == target)) {
         r.problem(Some("to"), "the same target is listed twice; give it a `weight`");
     }
-    let mut to: Vec<Target> = read.into_iter().flat_map(|Places(same)| same).collect();
+    let mut to: Vec<Target> =
+        read.into_iter().flat_map(|Places(target, weight)| vec![target; weight]).collect();
     to.shrink_to_fit();
     to
 }

@@ -158,8 +158,8 @@ pub(super) fn weighted<S: serde::Serializer>(places: &[Target], serializer: S) -
     serializer.collect_seq(places.chunk_by(PartialEq::eq).map(|same| Weighted(&same[0], same.len())))
 }
 
-/// The places of a target in a list, by its weight.
-pub(super) struct Places(pub(super) Vec<Target>);
+/// A target in a list, and the number of its places: its weight.
+pub(super) struct Places(pub(super) Target, pub(super) usize);
 
 /// Most places of all members of a group.
 pub(super) const MAX_PLACES: usize = 64;
@@ -169,11 +169,11 @@ impl Value for Places {
         let target = read_table(&mut r);
         let weight = r.get("weight").map_or(1, Within::<1, { MAX_PLACES as u32 }>::wide);
         r.finish();
-        Some(Self(vec![target?; weight as usize]))
+        Some(Self(target?, weight as usize))
     });
 
     fn read(value: &Node<'_>) -> Result<Self, String> {
-        Target::read(value).map(|target| Self(vec![target]))
+        Target::read(value).map(|target| Self(target, 1))
     }
 }
 
