@@ -13,7 +13,7 @@ fn peers_of_a_range_have_what_a_peer_has() {
     let text = "[host]\nname = \"a\"\n[bgp]\nas = 64512\nrouter_id = \"192.0.2.1\"\nlisten = [\"192.0.2.1\"]\n\
         [[bgp.template]]\nname = \"near\"\nport = 1179\npassive = false\nttl_security = 1\npassword = \"x\"\n\
         [[bgp.range]]\nprefix = \"198.51.100.0/24\"\ntemplate = \"near\"\nmax_peers = 7\n\
-        [[bgp.range]]\nprefix = \"198.51.100.64/26\"\nas = 64513\n";
+        [[bgp.range]]\nprefix = \"203.0.113.0/24\"\nas = 64513\n";
     let host = parse(text).unwrap().host;
     let bgp = host.bgp.as_ref().unwrap();
     let at = |address: &str| bgp.peer_at(address.parse().unwrap());
@@ -21,7 +21,7 @@ fn peers_of_a_range_have_what_a_peer_has() {
     let its = at("198.51.100.1").unwrap();
     assert_eq!((its.asn, its.ttl_security, its.passive), (64512, Some(1), true));
     assert!(its.password.is_some());
-    assert_eq!(at("198.51.100.65").map(|its| (its.asn, its.ttl_security)), Some((64513, None)));
+    assert_eq!(at("203.0.113.65").map(|its| (its.asn, its.ttl_security)), Some((64513, None)));
     assert_eq!(at("198.51.101.1"), None);
     // For people, it has the keys of a file, and no password.
     let shown = host.to_toml();

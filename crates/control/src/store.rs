@@ -73,6 +73,8 @@ struct State {
     /// nothing.
     kept: BTreeMap<String, String>,
     foreign: Vec<String>,
+    /// Whether the files have a form that takes longer to read than the present one.
+    is_old: bool,
     /// Descriptions of what was lost.
     damaged: Vec<String>,
     /// The reason why the last write failed.
@@ -163,6 +165,7 @@ impl Store {
             numbers: BTreeMap::new(),
             kept: BTreeMap::new(),
             foreign: Vec::new(),
+            is_old: false,
             damaged: Vec::new(),
             is_anothers: Arc::default(),
         };
@@ -339,8 +342,9 @@ impl Store {
 impl State {
     fn replay(&mut self, text: &str, past: &mut Past) {
         let Ok(record) = serde_json::from_str(text) else { return self.foreign.push(text.to_owned()) };
-        let Record { changed, routes, taken, revision, made, undo, undone, unknown } = record;
-        past.replay((changed, routes), revision, made);
+        let Record { changed, routes, taken, revision, made, made_with_routes, undo, undone, unknown } =
+            record;
+        past.replay((changed, routes), revision, made.or(made_with_routes));
         undo.into_iter().chain(undone).for_each(|undo| past.rewind(undo));
         self.taken = taken.or(self.taken.take());
         if !unknown.is_empty() {
@@ -353,10 +357,7 @@ impl State {
         self.objects = past.take_routes();
         self.objects.pack();
         self.kept = past.take_unread().collect();
-        if past.is_old {
-            // The next write brings the present form, which is quicker to read.
-            self.owe();
-        }
+        self.is_old = past.is_old;
         let (touched, mut known) = (past.touched(), HashMap::new());
         for (text, stored) in past.entries() {
             let Some((owner, object)) = object(stored) else {
@@ -396,7 +397,7 @@ impl State {
             return self.write_snapshot(update);
         }
         // This snapshot is only worthwhile, not needed, so it may fail: the records can still be appended.
-        if log.is_long() && self.write_snapshot(update).is_ok() {
+        if (log.is_long() || self.is_old) && self.write_snapshot(update).is_ok() {
             return Ok(());
         }
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
@@ -457,7 +458,9 @@ impl State {
             .chain(self.kept.values().cloned())
             .chain(changes);
         let log = self.log.as_mut().map_err(|reason| reason.clone())?;
-        log.snapshot(records).map_err(|e| e.to_string())
+        log.snapshot(records).map_err(|e| e.to_string())?;
+        self.is_old = false;
+        Ok(())
     }
 
     /// Notes the result of a write. While the old daemon has the store, no write can succeed, so failures are
@@ -489,7 +492,8 @@ fn record(revision: &Revision, number: &dyn Fn(&Key) -> Option<u32>) -> Record {
         }
     }
     let (revision, made) = (Some(revision.number), Some(made(revision)));
-    Record { changed, routes, revision, made, ..Record::default() }
+    let (made, made_with_routes) = if routes.is_empty() { (made, None) } else { (None, made) };
+    Record { changed, routes, revision, made, made_with_routes, ..Record::default() }
 }
 
 /// Returns the objects before a change that are no routes.

@@ -22,8 +22,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Most changes that wait in the queue, and most operations of these. A longer change can wait alone.
 const WAITING: (usize, usize) = (1024, 1_000_000);
-/// Most changes that are made together, and most operations of these.
-const TOGETHER: (usize, usize) = (256, 10_000);
+/// Most changes that are made together, so that the history has all of them after that, and most operations of these.
+const TOGETHER: (usize, usize) = (crate::history::MOST.0, 10_000);
 /// Most other changes that are under way. Each has a thread of the 512 that clients have in all.
 const OTHERS: usize = 256;
 

@@ -30,7 +30,7 @@ pub(super) struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RouteEntry(String, IpNet, Option<RouteStored>);
 
-/// Place among other routes, owner, and the targets in words.
+/// Place among other routes, owner, and the targets in words, as in `3*guest vm1`, with their weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RouteStored(u64, String, String);
 
@@ -38,8 +38,11 @@ impl RouteEntry {
     /// Returns the entry of a route that is there, or is gone.
     pub(super) fn new(network: &str, prefix: IpNet, kept: Option<&Kept>) -> Self {
         let stored = |Kept { common, seq }: &Kept| {
-            let to: Vec<String> = common.to.iter().map(Target::in_words).collect();
-            RouteStored(*seq, common.owner.name().to_owned(), to.join(", "))
+            let to = common.to.chunk_by(PartialEq::eq).map(|same| match same.len() {
+                1 => same[0].in_words(),
+                weight => format!("{weight}*{}", same[0].in_words()),
+            });
+            RouteStored(*seq, common.owner.name().to_owned(), to.collect::<Vec<_>>().join(", "))
         };
         Self(network.to_owned(), prefix, kept.map(stored))
     }
@@ -54,12 +57,19 @@ impl RouteEntry {
     /// The record that has this entry alone: this version can't read it.
     pub(super) fn kept(self) -> Result<Option<Kept>, String> {
         let Some(RouteStored(seq, owner, to)) = &self.2 else { return Ok(None) };
-        let to: Option<Vec<Target>> = to.split(", ").map(Target::from_words).collect();
-        match Owner::from_name(owner).zip(to) {
+        let to: Option<Vec<Vec<Target>>> = to.split(", ").map(places).collect();
+        match Owner::from_name(owner).zip(to.map(|to| to.concat())) {
             Some((owner, to)) => Ok(Some(Kept { common: Arc::new(Common { owner, to }), seq: *seq })),
             None => Err(Record { routes: vec![self], ..Record::default() }.text()),
         }
     }
+}
+
+/// Reads a target, as often as its weight says.
+fn places(words: &str) -> Option<Vec<Target>> {
+    let (weight, words) = words.split_once('*').unwrap_or(("1", words));
+    let weight = weight.parse().ok().filter(|weight| (1..=64).contains(weight))?;
+    Some(vec![Target::from_words(words)?; weight])
 }
 
 /// Returns the record of one entry.
@@ -104,6 +114,9 @@ pub(super) struct Record {
     pub(super) revision: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) made: Option<Made>,
+    /// The same, if the change has routes: a daemon that can't read them must not take the rest for the whole change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) made_with_routes: Option<Made>,
     /// A change that was made before the snapshot, so that it can be undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) undo: Option<Undo>,
