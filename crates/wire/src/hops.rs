@@ -92,7 +92,7 @@ mod tests {
         watch_hops(&listener, address.is_ipv4()).unwrap();
         let mut near = TcpStream::connect(address).unwrap();
         let (mut socket, from) = listener.accept().unwrap();
-        // Its SYN had the usual 64.
+        // The client sent its SYN with the usual 64.
         assert_eq!(came_within(&socket, hops).unwrap(), hops >= 192);
         assert!(came_within(&socket, hops).is_err());
         limit_hops(&socket, from.ip(), hops).unwrap();

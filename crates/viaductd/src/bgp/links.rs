@@ -232,7 +232,7 @@ fn accept(shared: &Shared, listener: &TcpListener, bgp: Option<&Bgp>, links: &mu
             continue;
         }
         let Some(peer) = bgp.and_then(|bgp| bgp.peer_at(from.ip().to_canonical())) else { continue };
-        // What it sends is signed as well.
+        // The answers are signed as well.
         let password = peer.password.as_ref().map(Password::text);
         let bits = if from.ip().to_canonical().is_ipv4() { 32 } else { 128 };
         let signed = password.map_or(Ok(()), |text| wire::sign(&socket, (from.ip(), bits), Some(text)));
