@@ -342,7 +342,8 @@ def test_two_hosts_and_nothing_else(lab):
     containers["a"].expect_ping(B1.address)
 
 
-@pytest.mark.parametrize("reflector", [{"passwords": {CONTROL["a"]: "a-secret"}, "near": [CONTROL["a"]]}], indirect=True)
+@pytest.mark.parametrize(
+    "reflector", [{"passwords": {CONTROL["a"]: "a-secret"}, "near": [CONTROL["a"]]}], indirect=True)
 def test_peers_of_a_range_call(lab, reflector):
     """Nobody names them one by one: here the reflector, and a host that does not know the password."""
     config = bgp_config("a", ["a1"]).without("bgp.peer", address=CONTROL["rr"])

@@ -73,7 +73,7 @@ def test_networks_of_different_vnis(lab, reflector):
     assert frames(seen, "b") == {("6001", ROUTER_MAC["a"])}
     for name in ("a", "b"):
         sources = seen.fields(f"ip.src == {UNDERLAY[name]} && vxlan && icmp", "eth.src")
-        assert {macs.split(",")[-1] for (macs,) in sources} == {ROUTER_MAC[name]}, "they come from the host's own router"
+        assert {macs.split(",")[-1] for (macs,) in sources} == {ROUTER_MAC[name]}, "the sender's router MAC"
     # The gateway of the other network is only there.
     a1.expect_ping("10.2.2.254")
     # In one subnet frames are bridged, by the network's own number: nothing routes them.

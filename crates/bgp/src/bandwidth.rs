@@ -24,9 +24,9 @@ impl Bandwidth {
     }
 }
 
-/// Returns the number of places of each path, so that they are shared in proportion to bandwidths. Each path has one at
-/// least, and all have [`MAX_PATHS`] at most. Of all numbers of places, it takes the lowest with which no share is off by
-/// more than [`NEAR`] of all flows, else that with the least error.
+/// Returns the number of places of each path, so that they are shared in proportion to bandwidths. Each path has one
+/// at least, and all have [`MAX_PATHS`] at most. Of all numbers of places, it takes the lowest with which no share is
+/// off by more than [`NEAR`] of all flows, else that with the least error.
 pub(crate) fn places(bandwidths: &[Bandwidth]) -> Vec<usize> {
     let rates = || bandwidths.iter().map(|bandwidth| f64::from(bandwidth.bytes_per_second()));
     let sum: f64 = rates().sum();

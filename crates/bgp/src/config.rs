@@ -37,8 +37,8 @@ pub struct PeerConfig {
     pub encapsulation: Encapsulation,
     /// Whether the peer opens the connection, never the speaker.
     pub passive: bool,
-    /// A number for the password that both sign with, and all else that a connection keeps from its beginning. A session
-    /// with another one begins anew.
+    /// A number that changes with the password, and with all else that a socket is told once. When it changes, the
+    /// session begins anew.
     pub password: u64,
     /// Seconds for which the peer is asked to keep the host's routes when the session ends (RFC 4724), at most 4095.
     /// The routes of a peer that asks for no time are kept for as long. 0: nothing is asked, nothing kept.
@@ -47,7 +47,7 @@ pub struct PeerConfig {
     pub max_routes: usize,
 }
 
-/// A range of addresses from which peers may call that nobody names one by one.
+/// A range of addresses from which peers may call without a configuration of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeConfig {
     /// The addresses, which identify the range.
@@ -81,8 +81,7 @@ pub struct Import {
 /// The link of a network with routers, whose plain routes it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The host's own addresses on the link, with their subnets. Only routes of routers in these, with next hops in these,
-    /// are taken.
+    /// The host's own addresses on the link, with their subnets. Routers and next hops must be in these subnets.
     pub addresses: Vec<IpNet>,
     /// Whether it takes all routes, not only default routes.
     pub all: bool,

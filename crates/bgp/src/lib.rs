@@ -2,9 +2,9 @@
 //!
 //! Owns: the state machine and its timers (RFC 4271), messages, learned routes, which of them are used and for which
 //! network. Nothing here does I/O: bytes, the time and what the host has come in; bytes, wishes for connections and
-//! changes of routes go out. Families: VPNv4 and VPNv6 (RFC 4364, 4659), EVPN types 2, 3 and 5 (RFC 7432, 9136), route
-//! target constraint (RFC 4684), plain IPv4 and IPv6 (RFC 4271, 2545). A peer is hostile until checked: it costs at most one message of input, a bounded output and
-//! [`PeerConfig::max_routes`] routes.
+//! changes of routes go out. Families: VPNv4 and VPNv6 (RFC 4364, 4659), EVPN types 2, 3 and 5 (RFC 7432, 9136),
+//! route target constraint (RFC 4684), plain IPv4 and IPv6 (RFC 4271, 2545). A peer is hostile until checked: it
+//! costs at most one message of input, a bounded output and [`PeerConfig::max_routes`] routes.
 //!
 //! Must not know: sockets, threads, clocks, ports, tables.
 #![warn(missing_docs)]

@@ -49,9 +49,9 @@ pub(crate) struct Capabilities {
     /// Families of IPv4 routes that it takes with IPv6 next hops (RFC 8950).
     pub(crate) v6_next_hops: Vec<Family>,
     pub(crate) restart: Option<Restart>,
-    /// Families of which it forwards on while it restarts (RFC 4724).
+    /// Families whose packets it goes on to forward while it restarts (RFC 4724).
     pub(crate) forwards: Vec<Family>,
-    /// Those of them of which it has forwarded on while it restarted (the F bit).
+    /// Families whose packets it forwarded during the restart that has just ended (the F bit).
     pub(crate) forwarded: Vec<Family>,
     /// Families of which it offers to send several paths of one route (RFC 7911).
     paths: Vec<Family>,

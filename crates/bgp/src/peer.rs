@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) config: PeerConfig,
-    /// The range of which it is, if nobody named it alone.
+    /// The range from which it called; `None`: the configuration names it.
     pub(crate) range: Option<IpNet>,
     /// At most one that the peer opened and one that this speaker opened.
     pub(crate) sessions: Vec<Session>,

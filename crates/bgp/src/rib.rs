@@ -214,8 +214,8 @@ impl Rib {
         }
     }
 
-    /// Follows other imports. Returns, by peer, how many routes nobody wants any more: they are removed; and what was not
-    /// imported before.
+    /// Follows other imports. Returns, by peer, how many routes nobody wants any more: they are removed; and what was
+    /// not imported before.
     pub(crate) fn import(&mut self, imports: &[Import]) -> (BTreeMap<PeerId, usize>, More) {
         let new = Imports::new(imports);
         let more = More {

@@ -54,7 +54,7 @@ pub(crate) struct Agreed {
     pub(crate) restart: Option<Restart>,
     /// Families of which the peer forwards on while it restarts.
     pub(crate) forwards: Vec<Family>,
-    /// Those of which it has forwarded on while it restarted.
+    /// Families whose packets it forwarded during the restart that has just ended.
     pub(crate) forwarded: Vec<Family>,
     /// Families of which the peer names each path by a number (RFC 7911).
     pub(crate) paths: Vec<Family>,

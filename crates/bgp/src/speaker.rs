@@ -104,8 +104,8 @@ impl Speaker {
         self.set_all_peers(peers, Vec::new(), now);
     }
 
-    /// Follows other peers, and ranges of them. Those that stay as they are do not notice, also if they were of a range and
-    /// are named now; the session of one that changes begins anew.
+    /// Follows other peers, and ranges of them. Those that stay as they are do not notice, also if they were of a
+    /// range and are named now; the session of one that changes begins anew.
     pub fn set_all_peers(&mut self, peers: Vec<PeerConfig>, ranges: Vec<RangeConfig>, now: Duration) {
         let stays =
             |peer: &Peer| peer.range.is_some() || peers.iter().any(|new| new.address == peer.config.address);

@@ -107,7 +107,7 @@ pub struct Counts {
 pub struct PeerStatus {
     /// The peer's address.
     pub address: IpAddr,
-    /// The range of which it is, if nobody named it alone.
+    /// The range from which it called; `None`: the configuration names it.
     pub range: Option<IpNet>,
     /// The peer's autonomous system.
     pub asn: u32,

@@ -186,8 +186,8 @@ pub fn resolver(server: Option<IpAddr>, number: u8, by_tcp: bool) -> io::Result<
     connecting(unconnected(server, kind)?, server)
 }
 
-/// Begins to connect to a BGP peer by TCP: from this address and signed with this password, if there are any. The socket
-/// never blocks.
+/// Begins to connect to a BGP peer by TCP: from this address and signed with this password, if there are any. The
+/// socket never blocks.
 ///
 /// # Errors
 /// The host does not have the source address; or there is no way to the peer.

@@ -90,8 +90,8 @@ pub trait Lookup {
     /// Returns the connection that packets from outside find by this key ([`Connection::outside_key`]), unless it timed
     /// out before `now`.
     fn bound(&self, key: &FlowKey, now: Seconds) -> Option<Connection>;
-    /// Returns the port that a guest's end has for all destinations: the lowest one that `is_usable`. The end has a port
-    /// while the tables remember a connection with it, even one that timed out.
+    /// Returns the port that a guest's end has for all destinations: the lowest one that `is_usable`. The end has a
+    /// port while the tables remember a connection with it, even one that timed out.
     fn mapping(
         &self,
         inside: &Endpoint,

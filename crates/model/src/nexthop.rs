@@ -31,8 +31,8 @@ pub enum Nexthop {
         /// The router; `None` if the destination itself is on the link.
         via: Option<IpAddr>,
     },
-    /// One of several, by the flow's entropy hash (rendezvous hashing: members that stay keep their flows). A member that
-    /// has several places gets as many shares of the flows.
+    /// One of several, by the flow's entropy hash (rendezvous hashing: members that stay keep their flows). A member
+    /// that has several places gets as many shares of the flows.
     Ecmp(Vec<NexthopId>),
 }
 
@@ -110,10 +110,10 @@ impl Nexthop {
         bytes.iter().fold(0x811c_9dc5, |hash, byte| fnv_1a(hash, *byte))
     }
 
-    /// Returns the score of one of the nexthop's places, counted from 0, for a flow in rendezvous hashing. The fingerprint,
-    /// of which the number of the place is one more byte unless it is 0, is exclusive-ored with the flow's entropy hash and
-    /// mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear: otherwise one of three members would
-    /// get half of all flows.
+    /// Returns the score of one of the nexthop's places, counted from 0, for a flow in rendezvous hashing. The
+    /// fingerprint, of which the number of the place is one more byte unless it is 0, is exclusive-ored with the
+    /// flow's entropy hash and mixed by the finaliser of MurmurHash3 (32 bits). The mixing must not be linear:
+    /// otherwise one of three members would get half of all flows.
     #[must_use]
     pub fn score(&self, place: u8, entropy: u32) -> u32 {
         let fingerprint = self.fingerprint();

@@ -55,7 +55,8 @@ impl UnderlayPath<'_> {
         self.kernels.map_or_else(|| tables.neighbour(self.scope(), self.hop), |path| path.mac)
     }
 
-    /// Returns the longest packet that the path takes, bytes of IP: the wire's MTU, or a lower one of the kernel's route.
+    /// Returns the longest packet that the path takes, bytes of IP: the wire's MTU, or a lower one of the kernel's
+    /// route.
     #[must_use]
     pub fn mtu(&self) -> u16 {
         let of_route = self.kernels.and_then(|path| path.mtu);

@@ -19,7 +19,8 @@ pub enum Path {
     Tunnel(Tunnel),
 }
 
-/// The paths of a route. Each flow takes one of them, and a path that has several places gets as many shares of the flows.
+/// The paths of a route. Each flow takes one of them, and a path that has several places gets as many shares of the
+/// flows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathSet(Arc<[Path]>);
 

@@ -1,5 +1,5 @@
-//! The generalized TTL security mechanism (RFC 5082): packets of a peer that is near have a TTL which nobody far away can
-//! give his.
+//! The generalized TTL security mechanism (RFC 5082): each router lowers the TTL, so packets from far away can't have
+//! the highest one.
 
 use crate::sys;
 use rustix::net::sockopt;
@@ -63,7 +63,7 @@ const fn least(hops: u8) -> u8 {
     MOST - hops.saturating_sub(1)
 }
 
-/// Has the kernel drop what comes to a TCP socket with a TTL that says that the sender is farther away than so many hops.
+/// Has the kernel drop packets to a TCP socket whose TTL shows that the sender is farther away than so many hops.
 /// `peer` is its address as the socket sees it.
 ///
 /// # Errors

@@ -27,9 +27,9 @@ const LONGEST: usize = 80;
 const TCP_MD5SIG_EXT: i32 = 32;
 const TCP_MD5SIG_FLAG_PREFIX: u8 = 1;
 
-/// Signs the segments that a socket sends to peers, and has the kernel drop unsigned ones from there. On a listener, that
-/// holds for all connections with them. The peers are those whose addresses begin with so many bits of this one (those of
-/// IPv4, if it is IPv4-mapped); of several keys, the one for the longest prefix counts. `None` ends it.
+/// Signs the segments that a socket sends to peers, and has the kernel drop unsigned ones from there. On a listener,
+/// that holds for all connections with them. The peers are those whose addresses begin with so many bits of this one
+/// (those of IPv4, if it is IPv4-mapped); of several keys, the one for the longest prefix counts. `None` ends it.
 ///
 /// # Errors
 /// The password has no byte or more than 80 bytes, or the kernel refuses.

@@ -1,5 +1,5 @@
-//! Peers that nobody names one by one: those of a range of addresses that call. The speaker knows such a peer for as long
-//! as there is something of it.
+//! Peers that call from a range of addresses, without a configuration of their own. The speaker knows such a peer as
+//! long as it has a connection, or routes of it are kept.
 
 use super::Speaker;
 use crate::config::RangeConfig;
@@ -17,8 +17,8 @@ pub(super) struct Range {
 }
 
 impl Speaker {
-    /// Follows other ranges, after the named peers. A known peer is of the range that it would be of if it called now, or
-    /// leaves; the session of one whose configuration changes begins anew.
+    /// Follows other ranges, after the named peers. Each known peer moves to the longest range that has its address; if
+    /// none has, it leaves. The session of a peer whose configuration changes begins anew.
     pub(super) fn follow_ranges(&mut self, ranges: Vec<RangeConfig>, now: Duration) {
         let refused = |config: &RangeConfig| {
             let known = self.ranges.iter().find(|known| known.config.range == config.range);
@@ -53,8 +53,8 @@ impl Speaker {
         self.ranges.iter().map(status).collect()
     }
 
-    /// Takes a peer that has called: of the range with the longest prefix, if that has a place. One whose session is not
-    /// up, and of which no routes are kept, makes room for it.
+    /// Adds a peer that has called to the longest range that has its address. If the range is full, a peer without a
+    /// session and without kept routes leaves; if there is none, the new one is refused.
     pub(super) fn called(&mut self, from: IpAddr, now: Duration) -> Option<PeerId> {
         let config = self.range_of(from)?.config.clone();
         let of_range = || self.peers.iter().filter(|(_, peer)| peer.range == Some(config.range));

@@ -55,8 +55,8 @@ impl Speaker {
         peer.heard = now;
         let Some(agreed) = peer.up().map(|session| session.agreed.clone()) else { return };
         peer.awaited = agreed.families.iter().copied().collect();
-        // Even if the peer's F bits are clear, routes of other hosts are kept. Plain ones lead to the peer itself (RFC 4724,
-        // 4.2).
+        // Even if the peer's F bits are clear, routes of other hosts are kept. Plain ones lead to the peer itself
+        // (RFC 4724, 4.2).
         if peer.stale_until.is_some() {
             let ours = Duration::from_secs(peer.config.restart_time.into());
             peer.stale_until = Some(now + if agreed.restart.is_some() { RESENDING } else { ours });

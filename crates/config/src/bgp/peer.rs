@@ -34,7 +34,8 @@ pub struct BgpPeer {
     /// BFD watches the path to it, or not.
     #[serde(skip_serializing_if = "Bfd::is_off")]
     pub bfd: Bfd,
-    /// Packets of the peer count only if at most so many hops lie behind them (RFC 5082); 1: it is on a link of the host.
+    /// Packets of the peer count only if at most so many hops lie behind them (RFC 5082); 1: it is on a link of the
+    /// host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_security: Option<u8>,
     /// The password that segments of both are signed with (RFC 2385).

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Bytes that are read from a socket at once: other sockets have their turn between two such pieces.
 const PIECE: usize = 64 << 10;
+/// More connections than a listener holds that nobody has accepted.
+const BACKLOG: usize = 256;
 /// Most connections that are accepted in one turn.
 const ACCEPTED: usize = 16;
 
@@ -46,8 +48,8 @@ impl Links {
 
     /// Opens connections with peers, and signs them, as the configuration says, from the next one on.
     pub(super) fn set_peers(&mut self, shared: &Shared, bgp: &Bgp) {
-        // The kernel keeps a password until it is told of another, or of none. New ones come before old ones go, so that
-        // nobody is without.
+        // The kernel keeps a password until it is told of another, or of none. New ones come before old ones go, so
+        // that nobody is without.
         let passwords: BTreeMap<_, _> = signed(bgp).collect();
         let gone = self.bgp.iter().flat_map(signed).filter(|(peers, _)| !passwords.contains_key(peers));
         let new = passwords.iter().map(|(peers, text)| (*peers, Some(*text)));
@@ -59,8 +61,10 @@ impl Links {
                 }
             }
         }
-        // Who connected before that may not know the password.
-        while self.listeners.iter().any(|listener| !passwords.is_empty() && listener.accept().is_ok()) {}
+        // A peer that connected before that may not know the password.
+        for listener in self.listeners.iter().filter(|_| !passwords.is_empty()) {
+            (0..BACKLOG).take_while(|_| listener.accept().is_ok()).for_each(drop);
+        }
         shared.refused().clear();
         self.bgp = Some(bgp.clone());
     }

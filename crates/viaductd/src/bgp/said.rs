@@ -80,7 +80,8 @@ fn peer(peer: &config::BgpPeer) -> PeerConfig {
     }
 }
 
-/// Returns a number that changes with what sockets need: a connection keeps the password and the hops that it began with.
+/// Returns a number that changes with what sockets need: a connection keeps the password and the hops that it began
+/// with.
 fn number(peer: &config::BgpPeer) -> u64 {
     let mut hasher = DefaultHasher::new();
     (peer.password.as_ref().map(Password::text), peer.ttl_security).hash(&mut hasher);
