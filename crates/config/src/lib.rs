@@ -34,11 +34,11 @@ pub use machine::{
     forwarding_problem,
 };
 pub use object::{
-    AddressRange, Default, DefaultAction, DhcpOptions, DhcpRoute, Dscp, Endpoint, Flood, Forward, ForwardTo,
-    Guest, GuestKind, GuestVlan, ImportUnicast, Item, Key, Kind, Lease, MacEntry, Midstream, Mode, Mpls, Nat,
-    Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule, RuleAction,
-    Secret, Shape, ShapeRate, Snat, SnatMapping, Target, Tunnel, TunnelKind, Vxlan, Way, Wire, WireTunnel,
-    is_label,
+    AddressRange, Connection, Default, DefaultAction, DhcpOptions, DhcpRoute, Dscp, Endpoint, Flood, Forward,
+    ForwardTo, Guest, GuestKind, GuestVlan, ImportUnicast, Item, Key, Kind, Lease, MacEntry, Midstream, Mode,
+    Mpls, Nat, Network, Nexthop, Object, Place, Ports, Protocol, Rate, RdmaLimits, Role, Route, Rule,
+    RuleAction, Secret, Shape, ShapeRate, Snat, SnatMapping, TapDevice, Target, Tunnel, TunnelKind, Verbs,
+    VhostUser, Vxlan, Way, Window, Wire, WireTunnel, is_label,
 };
 pub use packet::PortBlock;
 pub use problem::{Problem, Problems};

@@ -45,9 +45,9 @@ pub fn check_owners<T>(document: &Document, lookup: impl Fn(&str) -> Result<T, S
     let mut named = BTreeMap::new();
     for item in &document.objects {
         let Object::Guest(guest) = &item.object else { continue };
-        for (key, opens, owner) in
-            [("owner", "port", &guest.owner), ("rdma_owner", "verbs device", &guest.rdma_owner)]
-        {
+        let of_port = guest.vhost().and_then(|vhost| vhost.owner.as_ref());
+        let of_verbs = guest.verbs.as_ref().and_then(|verbs| verbs.owner.as_ref());
+        for (key, opens, owner) in [("owner", "port", of_port), ("rdma_owner", "verbs device", of_verbs)] {
             let Some(owner) = owner else { continue };
             named.entry((key, opens, owner)).or_insert((item, 0)).1 += 1;
         }

@@ -1,5 +1,6 @@
 //! The objects that make up a host, besides `[host]`.
 
+mod connection;
 mod dscp;
 mod forward;
 mod guest;
@@ -17,16 +18,17 @@ mod target;
 mod vlan;
 mod wire;
 
+pub use connection::{Connection, GuestKind, Role, TapDevice, VhostUser, Window};
 pub use dscp::Dscp;
 pub use forward::{Forward, ForwardTo};
-pub use guest::{Guest, GuestKind, Rate, Role};
+pub use guest::{Guest, Rate};
 pub use metadata::Secret;
 pub use mode::Mode;
 pub use network::{
     Default, Flood, ImportUnicast, MacEntry, Midstream, Mpls, Nat, Network, Snat, SnatMapping, Vxlan,
 };
 pub use pool::{AddressRange, Lease};
-pub use rdma::RdmaLimits;
+pub use rdma::{RdmaLimits, Verbs};
 pub use route::{Nexthop, Route};
 pub use rule::{DefaultAction, Endpoint, Ports, Protocol, Rule, RuleAction};
 pub use services::is_label;

@@ -639,13 +639,14 @@ fn a_verbs_device_has_a_name_and_limits() {
         });
         found.unwrap()
     };
-    let limits = |qps, registered_mb| Some(config::RdmaLimits { qps, registered_mb, ..Default::default() });
-    assert_eq!((guest("vm1").rdma.as_deref(), guest("vm1").rdma_limits), (Some("vm1.0"), limits(64, 8192)));
-    assert_eq!(
-        (guest("hpc1").rdma.as_deref(), guest("hpc1").rdma_limits),
-        (Some("hpc1"), limits(4096, 1_048_576))
-    );
-    assert_eq!((guest("mon0").rdma, guest("mon0").rdma_limits), (None, None));
+    let verbs = |name: &str| guest(name).verbs.map(|verbs| (verbs.name, verbs.limits));
+    let with = |name: &str, qps, registered_mb| {
+        let limits = config::RdmaLimits { qps, registered_mb, ..Default::default() };
+        Some((name.to_owned(), limits))
+    };
+    assert_eq!(verbs("vm1"), with("vm1.0", 64, 8192));
+    assert_eq!(verbs("hpc1"), with("hpc1", 4096, 1_048_576));
+    assert_eq!(verbs("mon0"), None);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The plan by which the services of networks answer guests.
 
 use crate::compile::vlan_vif;
-use config::{Guest, GuestKind, Index, Mode};
+use config::{Connection, Guest, Index, Mode};
 use ipnet::IpNet;
 use model::{GATEWAY_MAC, VifId};
 use services::{Binding, MetadataProxy, Network, Plan, Route};
@@ -20,7 +20,7 @@ pub(crate) fn plan(index: &Index, vif: impl Fn(&str) -> Option<VifId>) -> Plan {
     }
     let guests = index.guests().values();
     let is_served = |guest: &&Guest| {
-        guest.mode == Mode::Vrouter && !matches!(guest.kind, GuestKind::Rdma | GuestKind::Host)
+        guest.mode == Mode::Vrouter && !matches!(guest.connection, Connection::Rdma | Connection::Host(_))
     };
     for guest in guests.filter(is_served) {
         for (name, network, addresses) in places(guest) {

@@ -455,7 +455,7 @@ impl Core {
         state.revision = self.announce();
         (state.host, state.index) = (host, index);
         (state.objects, state.ids, state.desired) = (next, ids, desired);
-        state.standby = state.index.guests().values().any(|guest| guest.standby);
+        state.standby = state.index.guests().values().any(config::Guest::is_standby);
         state.away = links.away;
         state.tell_guests();
         self.tell_speaker(state);
@@ -559,7 +559,7 @@ fn of_port(spec: &PortSpec, index: &Index) -> String {
 }
 
 fn away(index: &Index, is_up: impl Fn(&str) -> bool) -> BTreeSet<String> {
-    let standby = index.guests().values().filter(|guest| guest.standby);
+    let standby = index.guests().values().filter(|guest| guest.is_standby());
     standby.map(|guest| guest.name.clone()).filter(|name| !is_up(name)).collect()
 }
 

@@ -8,7 +8,8 @@ use crate::underlay::{RemoteStatus, TunnelTraffic, Underlay};
 use crate::windows::WindowSpec;
 use api::v1;
 use config::{
-    Document, Guest, GuestKind, Host, Index, Item, Mode, Network, Object, Role, Way, Wire, WireTunnel,
+    Connection, Document, Guest, Host, Index, Item, Mode, Network, Object, Role, TapDevice, Way, Wire,
+    WireTunnel,
 };
 use ipnet::IpNet;
 use model::{VifId, Vrf};
@@ -323,7 +324,7 @@ pub(crate) fn left_sockets<'a>(
 #[must_use]
 pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
     let device = |object: &Object| match object {
-        Object::Guest(guest) => guest_device(guest, run_dir, None),
+        Object::Guest(guest) => guest_device(guest, run_dir, None).map(|(device, _)| device),
         Object::Wire(wire) => Some(wire_device(wire, run_dir, false)),
         _ => None,
     };
@@ -338,10 +339,10 @@ pub fn socket_directories(file: &Document, run_dir: &Path) -> Vec<PathBuf> {
 fn of_guest(guest: &Guest, run_dir: &Path, index: &Index) -> impl Iterator<Item = PortSpec> {
     let mtu = index.guest_mtu(guest);
     let network = index.networks().get(&guest.network);
-    let own = guest_device(guest, run_dir, network).map(|device| PortSpec {
+    let own = guest_device(guest, run_dir, network).map(|(device, queues)| PortSpec {
         name: guest.name.clone(),
         device,
-        queues: guest.queues,
+        queues,
         mtu,
     });
     let vrf = Vrf(network.map_or(0, |network| network.vrf));
@@ -364,25 +365,27 @@ fn of_ovs(mode: Mode, name: &str, mtu: u16) -> Option<PortSpec> {
     })
 }
 
-/// Returns the device of a guest's port. A guest that has only a verbs device has no such port.
-fn guest_device(guest: &Guest, run_dir: &Path, network: Option<&Network>) -> Option<Device> {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let tap = |host| Device::Tap { device: text(&guest.device), mac: guest.mac, host };
-    Some(match guest.kind {
-        GuestKind::Tap => tap(None),
-        GuestKind::Host => tap(network.map(|network| HostSide::of_guest(guest, network))),
-        GuestKind::Rdma => return None,
-        GuestKind::Vhost => Device::Vhost {
-            socket: run_dir.join(text(&guest.socket)),
-            role: guest.role,
-            owner: guest.owner.clone(),
-            // The contents of a window may be unable to migrate, and then programs would lose their device.
-            migrates: guest.window_mb.is_none() || guest.window_migrates,
-            mode: guest
-                .socket_mode
-                .as_ref()
-                .map_or(SOCKET_MODE, |mode| u32::from_str_radix(mode, 8).unwrap_or(SOCKET_MODE)),
-        },
+/// Returns the device of a guest's port, and its queue pairs. A guest that has only a verbs device has no such port.
+fn guest_device(guest: &Guest, run_dir: &Path, network: Option<&Network>) -> Option<(Device, u16)> {
+    let of_tap = |tap: &TapDevice, host| {
+        (Device::Tap { device: tap.device.clone(), mac: guest.mac, host }, tap.queues)
+    };
+    Some(match &guest.connection {
+        Connection::Tap(tap) => of_tap(tap, None),
+        Connection::Host(tap) => of_tap(tap, network.map(|network| HostSide::of_guest(guest, network))),
+        Connection::Rdma => return None,
+        Connection::Vhost(vhost) => {
+            let mode = vhost.socket_mode.as_ref().and_then(|mode| u32::from_str_radix(mode, 8).ok());
+            let device = Device::Vhost {
+                socket: run_dir.join(&vhost.socket),
+                role: vhost.role,
+                owner: vhost.owner.clone(),
+                // The contents of a window may be unable to migrate, and then programs would lose their device.
+                migrates: vhost.window.is_none_or(|window| window.migrates),
+                mode: mode.unwrap_or(SOCKET_MODE),
+            };
+            (device, vhost.queues)
+        }
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::compile::policer;
 use crate::windows::{WindowSpec, WindowStatus};
-use config::{CommonWindows, Guest, GuestKind, RdmaLimits};
+use config::{CommonWindows, Connection, Guest, RdmaLimits, Verbs};
 use hca::{ClientDescription, CmDescription, DeviceSpec, HolderDescription, Limits, Rate};
 use model::{MeterConfig, Vrf};
 use std::path::{Path, PathBuf};
@@ -36,23 +36,26 @@ impl RdmaSpec {
         (vrf, mtu): (Vrf, u16),
         commons: &CommonWindows,
     ) -> Option<Self> {
-        let name = guest.rdma.clone()?;
-        let group = guest.rdma_owner.as_ref().is_some_and(|owner| owner.contains(':'));
+        let Verbs { name, owner, limits: allowed } = guest.verbs.clone()?;
+        let group = owner.as_ref().is_some_and(|owner| owner.contains(':'));
         Some(Self {
             socket: run_dir.join(RDMA_DIR).join(&name),
             name,
-            owner: guest.rdma_owner.clone(),
+            owner,
             mode: if group { 0o660 } else { 0o600 },
             window: WindowSpec::own(guest, run_dir),
             common: WindowSpec::common(guest, run_dir, commons),
-            tap: guest.device.clone().filter(|_| guest.kind == GuestKind::Tap),
+            tap: match &guest.connection {
+                Connection::Tap(tap) => Some(tap.device.clone()),
+                _ => None,
+            },
             adapter: DeviceSpec {
                 guest: guest.name.clone(),
                 vrf: vrf.0.into(),
                 mac: guest.mac?.0,
                 addresses: guest.addresses.clone(),
                 mtu,
-                limits: limits(guest.rdma_limits.unwrap_or_default()),
+                limits: limits(allowed),
                 trust: guest.rdma_trust.clone(),
                 // With a rate or a mirror, all traffic has to pass the workers.
                 is_watched: guest.rate.is_some() || guest.mirror.is_some(),

@@ -31,7 +31,7 @@ pub(crate) fn wanted(index: &Index, run_dir: &Path, vif: impl Fn(&str) -> Option
     let spec = |guest: &config::Guest| {
         Some(SocketsSpec {
             guest: guest.name.clone(),
-            socket: (guest.kind == GuestKind::Tap).then(|| run_dir.join(SOCKETS_DIR).join(&guest.name)),
+            socket: (guest.kind() == GuestKind::Tap).then(|| run_dir.join(SOCKETS_DIR).join(&guest.name)),
             vif: vif(&guest.name)?,
             vrf: Vrf(index.networks().get(&guest.network)?.vrf),
             mac: guest.mac,

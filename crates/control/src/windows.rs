@@ -38,10 +38,13 @@ pub struct WindowSpec {
 impl WindowSpec {
     /// Returns the window of a guest alone, if it has one.
     pub(crate) fn own(guest: &Guest, run_dir: &Path) -> Option<Self> {
-        let (mb, owner, mode) = (guest.window_mb?, guest.owner.clone(), guest.socket_mode.clone());
+        let vhost = guest.vhost()?;
+        let config::Window { mb, migrates } = vhost.window?;
+        let (owner, mode) = (vhost.owner.clone(), vhost.socket_mode.clone());
         let of = WindowOf::Guest(guest.name.clone());
-        let window = Self::new(of, run_dir, guest.rdma.as_ref()?, &CommonWindow { mb, owner, mode });
-        Some(Self { migrates: guest.window_migrates, ..window })
+        let name = &guest.verbs.as_ref()?.name;
+        let window = Self::new(of, run_dir, name, &CommonWindow { mb, owner, mode });
+        Some(Self { migrates, ..window })
     }
 
     /// Returns the window that a guest shares with others. A guest whose traffic is limited or mirrored

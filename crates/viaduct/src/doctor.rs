@@ -98,7 +98,7 @@ impl Subject<'_> {
             Object::Guest(guest) => Some(&**guest),
             _ => None,
         });
-        guests.filter(move |guest| guest.kind == kind)
+        guests.filter(move |guest| guest.kind() == kind)
     }
 
     fn networks(&self) -> impl Iterator<Item = &Network> {

@@ -14,7 +14,7 @@ pub(super) fn check(objects: &[Item], problems: &mut Vec<Problem>) {
         let own = match &item.object {
             Object::Wire(wire) => 1 + usize::from(wire.mode == Mode::Ovs),
             Object::Guest(guest) => {
-                let verbs = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
+                let verbs = guest.verbs.is_some() && guest.kind() != GuestKind::Rdma;
                 1 + usize::from(verbs) + usize::from(guest.mode == Mode::Ovs) + guest.vlans.len()
             }
             Object::Network(network) => usize::from(network.leaves_by_host()),

@@ -34,8 +34,9 @@ impl CommonWindows {
     }
 
     fn add(&mut self, guest: &Guest) {
-        let (Some(trust), Some(mb)) = (&guest.rdma_trust, guest.window_mb) else { return };
-        let (owner, mode) = (guest.owner.clone(), guest.socket_mode.clone());
+        let (Some(trust), Some(vhost)) = (&guest.rdma_trust, guest.vhost()) else { return };
+        let Some(mb) = vhost.window.map(|window| window.mb) else { return };
+        let (owner, mode) = (vhost.owner.clone(), vhost.socket_mode.clone());
         let common = self.0.entry(trust.clone()).or_insert(CommonWindow { mb, owner, mode });
         common.mb = common.mb.max(mb);
     }

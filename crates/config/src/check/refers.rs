@@ -264,7 +264,7 @@ impl<'a> Checker<'a, '_> {
             Some(Err(message)) => return self.problem(key, message),
             None => {}
         }
-        if self.guest(key, name).is_some_and(|guest| guest.kind == GuestKind::Rdma) {
+        if self.guest(key, name).is_some_and(|guest| guest.kind() == GuestKind::Rdma) {
             let message =
                 format!("guest \"{name}\" has only a verbs device, which takes no copies; name another");
             self.problem(key, message);
@@ -405,7 +405,7 @@ impl<'a> Checker<'a, '_> {
         }
         // While a guest on standby is elsewhere, such a route leads to its host.
         let standby = |owner: &Key| {
-            owner.kind == Kind::Guest && self.index.guests().get(&owner.name).is_some_and(|g| g.standby)
+            owner.kind == Kind::Guest && self.index.guests().get(&owner.name).is_some_and(|g| g.is_standby())
         };
         if let Some(owner) =
             self.index.owner(&route.network, route.prefix.addr()).filter(|owner| !standby(owner))

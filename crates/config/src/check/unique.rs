@@ -1,7 +1,7 @@
 //! Checks values that no two objects may share.
 
 use super::{Index, problem};
-use crate::{Item, Object, Problem, RouteName, Way};
+use crate::{Connection, Item, Object, Problem, RouteName, Way};
 use std::collections::HashMap;
 
 /// A claimed value in words, and the key that claims it.
@@ -130,10 +130,13 @@ fn claims(object: &Object) -> Vec<Claim> {
         Object::Guest(guest) => {
             let network = &guest.network;
             claim(format!("interface name \"{}\"", guest.name), "name");
-            guest.socket.iter().for_each(|socket| claim(device(true, socket), "socket"));
-            guest.device.iter().for_each(|name| claim(device(false, name), "device"));
+            match &guest.connection {
+                Connection::Vhost(vhost) => claim(device(true, &vhost.socket), "socket"),
+                Connection::Tap(tap) | Connection::Host(tap) => claim(device(false, &tap.device), "device"),
+                Connection::Rdma => {}
+            }
             guest.mac.iter().for_each(|mac| claim(mac_of(*mac, network), "mac"));
-            guest.rdma.iter().for_each(|name| claim(format!("verbs device \"{name}\""), "rdma"));
+            guest.verbs.iter().for_each(|verbs| claim(format!("verbs device \"{}\"", verbs.name), "rdma"));
             guest.label.iter().for_each(|label| claim(format!("label {label}"), "label"));
             for addr in &guest.addresses {
                 claim(format!("address {addr} of network \"{network}\""), "addresses");

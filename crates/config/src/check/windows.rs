@@ -1,14 +1,14 @@
 //! Checks that guests with a common window agree.
 
 use super::{Index, problem};
-use crate::{Guest, Item, Object, Problem};
+use crate::{Guest, Item, Object, Problem, VhostUser};
 use std::collections::HashMap;
 
 /// Checks that the guests of each trust with a window are in one network, and that their windows have one
 /// owner: all of them reach each other's memory there.
 pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>) {
     let mut networks: HashMap<&str, &Guest> = HashMap::new();
-    let mut owners: HashMap<&str, &Guest> = HashMap::new();
+    let mut owners: HashMap<&str, (&Guest, &VhostUser)> = HashMap::new();
     for item in objects {
         let Object::Guest(guest) = &item.object else { continue };
         let Some(trust) =
@@ -25,11 +25,9 @@ pub(super) fn check(index: &Index, objects: &[Item], problems: &mut Vec<Problem>
             );
             problem(problems, item, "rdma_trust", message);
         }
-        if guest.window_mb.is_none() {
-            continue;
-        }
-        let first = *owners.entry(trust).or_insert(guest);
-        if (&first.owner, &first.socket_mode) != (&guest.owner, &guest.socket_mode) {
+        let Some(vhost) = guest.vhost().filter(|vhost| vhost.window.is_some()) else { continue };
+        let (first, one) = *owners.entry(trust).or_insert((guest, vhost));
+        if (&one.owner, &one.socket_mode) != (&vhost.owner, &vhost.socket_mode) {
             let message = format!(
                 "the guests of trust \"{trust}\" have a window in common, which is a file; give them the `owner` and \
                  `socket_mode` of guest \"{}\"",

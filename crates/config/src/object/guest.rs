@@ -1,47 +1,21 @@
 //! `[[guest]]`: a virtual machine's or container's interface.
 
+use super::connection::{Connection, GuestKind, Keys, VhostUser, Window, not_without_port};
 use super::dscp::Dscp;
 use super::metadata::{self, Secret};
 use super::mode::{self, Mode};
-use super::rdma::{self, RdmaLimits};
+use super::rdma::{self, Verbs};
 use super::services;
 use super::shape::{self, Shape};
 use super::vlan::{self, GuestVlan};
-use super::{Kind, Label, Mtu, Place, check_mac, check_socket, read_name};
+use super::{Kind, Label, Mtu, Place, check_mac, read_name};
 use crate::reader::Reader;
 use crate::tree::Node;
-use crate::value::{Prefix, Value, Within, describe, display_all, display_some, names};
+use crate::value::{Prefix, Value, describe, display_all, display_some};
 use ipnet::IpNet;
 use packet::Mac;
 use serde::Serialize;
 use std::net::IpAddr;
-
-/// The way in which a guest is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuestKind {
-    /// vhost-user.
-    Vhost,
-    /// A TAP device that Viaduct creates.
-    Tap,
-    /// Verbs only.
-    Rdma,
-    /// The host itself, by a TAP device that Viaduct creates and gives the guest's addresses.
-    Host,
-}
-
-names!(GuestKind { Vhost = "vhost", Tap = "tap", Rdma = "rdma", Host = "host" });
-
-/// The side that listens on a vhost-user socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// Viaduct.
-    #[default]
-    Server,
-    /// The VMM.
-    Client,
-}
-
-names!(Role { Server = "server", Client = "client" });
 
 /// A policer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -88,17 +62,8 @@ pub struct Guest {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub network: String,
     /// The way in which the guest is connected.
-    pub kind: GuestKind,
-    /// vhost: the socket, relative to the run-dir.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub socket: Option<String>,
-    /// tap, host: the device.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
-    /// vhost: the side that listens.
-    pub role: Role,
-    /// Queue pairs.
-    pub queues: u16,
+    #[serde(flatten)]
+    pub connection: Connection,
     /// The guest's MAC, the only source that it may use besides `macs`. `None`: any, learned.
     #[serde(serialize_with = "display_some", skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
@@ -133,34 +98,18 @@ pub struct Guest {
     pub router: bool,
     /// Whether the guest may send messages that DHCP clients accept from servers.
     pub dhcp_server: bool,
-    /// vhost: while the guest's VMM is not connected, the guest is on another host, or on its way: this host
-    /// treats its addresses, MAC and label as if the guest were not in the file.
-    pub standby: bool,
     /// The wire whose link the guest's link follows. For a VM, the link goes down by disconnecting the VMM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_follows: Option<String>,
-    /// vhost: owner of the socket, `user` or `user:group`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// vhost: mode of the socket, octal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub socket_mode: Option<String>,
     /// Largest IP packet, bytes. `None`: the network's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
-    /// The verbs device: the name of the socket in `rdma/` of the run-dir. Always set if `kind` is
-    /// [`GuestKind::Rdma`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rdma: Option<String>,
-    /// The user who may open the verbs device, `user` or `user:group`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rdma_owner: Option<String>,
-    /// Trust of the verbs device: devices of one network, user and trust may share memory directly.
+    /// The verbs device. Always set if the guest has nothing else ([`Connection::Rdma`]).
+    #[serde(flatten)]
+    pub verbs: Option<Verbs>,
+    /// Trust of the verbs device, and of sockets: those of one network, user and trust may share memory directly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma_trust: Option<String>,
-    /// Limits of all clients of the verbs device together. Set whenever `rdma` is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rdma_limits: Option<RdmaLimits>,
     /// The guest's own name; `None`: as the guest's name here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
@@ -175,22 +124,35 @@ pub struct Guest {
     /// agent in the virtual machine, in the window of its trust.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sockets: bool,
-    /// vhost: size of the window in megabytes (of 2^20 bytes). The window is the file by which programs in
-    /// the virtual machine share memory with the verbs device. `None`: these programs can't use the device.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window_mb: Option<u32>,
-    /// vhost: whether the virtual machine may migrate although it has a window. Its programs then lose their
-    /// device.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub window_migrates: bool,
 }
 
 /// Most source MACs of a guest besides its own.
 const MAX_MACS: usize = 64;
-/// Most queue pairs of a guest.
-const MAX_QUEUES: u32 = 64;
-
 impl Guest {
+    /// Returns the kind that files name.
+    #[must_use]
+    pub const fn kind(&self) -> GuestKind {
+        self.connection.kind()
+    }
+
+    /// Returns the connection of a virtual machine.
+    #[must_use]
+    pub const fn vhost(&self) -> Option<&VhostUser> {
+        if let Connection::Vhost(vhost) = &self.connection { Some(vhost) } else { None }
+    }
+
+    /// Returns whether the guest counts as absent while its VMM is not connected.
+    #[must_use]
+    pub fn is_standby(&self) -> bool {
+        self.vhost().is_some_and(|vhost| vhost.standby)
+    }
+
+    /// Returns the window of the guest's verbs device.
+    #[must_use]
+    pub fn window(&self) -> Option<&Window> {
+        self.vhost()?.window.as_ref()
+    }
+
     /// Returns a warning: what the guest may do to its neighbours because keys are missing, and which keys.
     /// `None` if the guest's packets are checked.
     #[must_use]
@@ -231,15 +193,13 @@ impl Guest {
             Mode::Ovs => r.get("network").or_else(|| Some(String::new())),
         };
         let kind = r.require("kind");
-        let mut guest = Self {
-            name: name.clone().unwrap_or_default(),
+        let keys = Keys::read(&mut r);
+        let verbs = rdma::Keys::read(&mut r);
+        let (called, of) = (name.as_deref().unwrap_or_default(), kind.unwrap_or(GuestKind::Vhost));
+        let guest = Self {
+            name: called.to_owned(),
             mode,
             network: network.clone().unwrap_or_default(),
-            kind: kind.unwrap_or(GuestKind::Vhost),
-            socket: r.get("socket"),
-            device: r.get("device"),
-            role: r.get("role").unwrap_or_default(),
-            queues: r.get("queues").map_or(1, Within::<1, MAX_QUEUES>::short),
             mac: r.get("mac"),
             macs: r.list("macs"),
             addresses: r.list("addresses"),
@@ -253,38 +213,23 @@ impl Guest {
             allowed: r.list::<Prefix>("allowed").into_iter().map(|p| p.0).collect(),
             router: r.get("router").unwrap_or_default(),
             dhcp_server: r.get("dhcp_server").unwrap_or_default(),
-            standby: r.get("standby").unwrap_or_default(),
             link_follows: r.get("link_follows"),
-            owner: r.get("owner"),
-            socket_mode: r.get("socket_mode"),
             mtu: r.get("mtu").map(Mtu::short),
-            rdma: r.get("rdma"),
-            rdma_owner: r.get("rdma_owner"),
             rdma_trust: r.get("rdma_trust"),
-            rdma_limits: r.get("rdma_limits"),
             hostname: r.get("hostname"),
             user_data: r.get("user_data"),
             ssh_keys: r.list("ssh_keys"),
             sockets: r.get("sockets").unwrap_or_default(),
-            window_mb: r.get("window_mb"),
-            window_migrates: r.get("window_migrates").unwrap_or_default(),
+            verbs: verbs.device(called, of),
+            connection: keys.connection(called, of),
         };
-        if kind == Some(GuestKind::Vhost) && guest.socket.is_none() {
-            guest.socket = name.as_ref().map(|name| format!("{name}.sock"));
-        }
-        if kind == Some(GuestKind::Rdma) && guest.rdma.is_none() {
-            guest.rdma.clone_from(&name);
-        }
-        guest.check_standby(&r);
         metadata::check(&guest, &r);
-        rdma::check(&guest, &r);
+        verbs.check(&guest, &keys, &r);
         shape::check(&guest, &r);
         vlan::check(&guest, &r);
-        mode::check_guest(&guest, &r);
-        if guest.rdma.is_some() {
-            guest.rdma_limits.get_or_insert_default();
-        }
+        mode::check_guest(&guest, &keys, &verbs, &r);
         if let Some(kind) = kind {
+            keys.check(&r, kind);
             guest.check_kind(&r, kind);
         }
         guest.check(&r);
@@ -296,47 +241,19 @@ impl Guest {
     }
 
     fn check_kind(&self, r: &Reader<'_>, kind: GuestKind) {
-        let vhost_only = [("owner", self.owner.is_some()), ("socket_mode", self.socket_mode.is_some())];
         match kind {
-            GuestKind::Vhost => {
-                if self.device.is_some() {
-                    r.problem(Some("device"), "`device` is for kind = \"tap\"; a vhost guest has a `socket`");
-                }
-            }
-            GuestKind::Tap | GuestKind::Host => {
-                if self.device.is_none() {
-                    r.problem(None, "`device` is missing: the name of the TAP device to create");
-                }
-                if self.socket.is_some() {
-                    r.problem(Some("socket"), "`socket` is for kind = \"vhost\"; this guest has a `device`");
-                }
-                for (key, _) in vhost_only.iter().filter(|(_, used)| *used) {
-                    r.problem(Some(key), format!("`{key}` is for kind = \"vhost\""));
-                }
-                if kind == GuestKind::Host {
-                    self.check_host(r);
-                }
-            }
-            GuestKind::Rdma => {
-                // Defaults are written out with every object, so they do no harm.
-                let port_only = [
-                    ("socket", self.socket.is_some()),
-                    ("device", self.device.is_some()),
-                    ("role", self.role != Role::Server),
-                    ("queues", self.queues != 1),
-                    ("owner", self.owner.is_some()),
-                    ("socket_mode", self.socket_mode.is_some()),
+            GuestKind::Vhost | GuestKind::Tap => {}
+            GuestKind::Host => self.check_host(r),
+            GuestKind::Rdma => not_without_port(
+                r,
+                &[
                     ("macs", !self.macs.is_empty()),
                     ("vlans", !self.vlans.is_empty()),
                     ("router", self.router),
                     ("dhcp_server", self.dhcp_server),
                     ("link_follows", self.link_follows.is_some()),
-                ];
-                for (key, _) in port_only.iter().filter(|(_, used)| *used) {
-                    let message = format!("`{key}` is of a port, and a guest of kind \"rdma\" has none");
-                    r.problem(Some(key), message);
-                }
-            }
+                ],
+            ),
         }
     }
 
@@ -347,18 +264,6 @@ impl Guest {
         let of_others = [("vlans", !self.vlans.is_empty()), ("mode", self.mode == Mode::Ovs)];
         for (key, _) in of_others.iter().filter(|(_, used)| *used) {
             r.problem(Some(key), format!("`{key}` is not for kind = \"host\"; use kind = \"tap\""));
-        }
-    }
-
-    fn check_standby(&self, r: &Reader<'_>) {
-        if self.standby && self.kind != GuestKind::Vhost {
-            r.problem(Some("standby"), "`standby` is for kind = \"vhost\": other guests do not migrate");
-        } else if self.standby && self.rdma.is_some() && !self.window_migrates {
-            r.problem(
-                Some("standby"),
-                "`standby` and `rdma` exclude each other, because verbs devices do not migrate; add \
-                 `window_mb` and `window_migrates` if programs may lose their device when their VM migrates",
-            );
         }
     }
 
@@ -383,20 +288,10 @@ impl Guest {
             check_mac(r, "mac", mac);
         } else if self.mode == Mode::Vrouter
             && !r.has("mac")
-            && (self.all_addresses().next().is_some() || self.label.is_some() || self.rdma.is_some())
+            && (self.all_addresses().next().is_some() || self.label.is_some() || self.verbs.is_some())
         {
             r.problem(None, "`mac` is missing; a guest with addresses, a label or a verbs device needs one");
         }
-        let unfit = |c: char| c == '/' || c.is_whitespace() || c.is_control();
-        if self.device.as_ref().is_some_and(|d| d.is_empty() || d.len() > 15 || d.contains(unfit)) {
-            r.problem(Some("device"), "`device` takes the name of a network device, 1 to 15 characters");
-        }
-        self.socket.iter().for_each(|socket| check_socket(r, "socket", socket));
-        let is_mode = |mode: &String| u32::from_str_radix(mode, 8).is_ok_and(|mode| mode <= 0o777);
-        if self.socket_mode.as_ref().is_some_and(|mode| !is_mode(mode)) {
-            r.problem(Some("socket_mode"), "`socket_mode` is octal, as in \"0660\"");
-        }
-        check_owner(r, "owner", self.owner.as_deref());
         if self.hostname.as_ref().is_some_and(|name| !services::is_label(name)) {
             r.problem(Some("hostname"), "`hostname` is letters, digits and hyphens, 63 at most");
         }

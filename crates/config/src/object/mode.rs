@@ -1,6 +1,7 @@
 //! The switch that decides about a port's packets.
 
-use super::{Guest, GuestKind, Wire, rdma};
+use super::connection::{self, GuestKind};
+use super::{Guest, Wire, rdma};
 use crate::reader::Reader;
 use crate::value::names;
 
@@ -27,11 +28,11 @@ impl Mode {
 pub(crate) const OVS_MTU: u16 = 1500;
 
 /// Checks that a guest which an Open vSwitch programs has no keys of networks.
-pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
+pub(super) fn check_guest(guest: &Guest, port: &connection::Keys, verbs: &rdma::Keys, r: &Reader<'_>) {
     if guest.mode != Mode::Ovs {
         return;
     }
-    if guest.kind == GuestKind::Rdma {
+    if guest.kind() == GuestKind::Rdma {
         r.problem(Some("mode"), "an Open vSwitch programs ports, and a guest of kind \"rdma\" has none");
     }
     match (guest.policy, guest.network.is_empty()) {
@@ -59,13 +60,14 @@ pub(super) fn check_guest(guest: &Guest, r: &Reader<'_>) {
         ("allowed", !guest.allowed.is_empty()),
         ("router", guest.router),
         ("dhcp_server", guest.dhcp_server),
-        ("standby", guest.standby),
+        ("standby", port.standby),
         ("sockets", guest.sockets),
     ];
     for (key, _) in of_networks.iter().filter(|(_, used)| *used) {
         r.problem(Some(key), not_with_ovs(key));
     }
-    for (key, _) in rdma::keys(guest).iter().filter(|(_, used)| *used && guest.kind != GuestKind::Rdma) {
+    let is_port = guest.kind() != GuestKind::Rdma;
+    for (key, _) in verbs.all(guest, port).iter().filter(|(_, used)| *used && is_port) {
         let message = format!(
             "`{key}` is of a verbs device, which takes its addresses from a network, and a port of Open vSwitch is in \
              none; leave it out, and give the device to another guest"

@@ -118,7 +118,7 @@ impl Network {
     /// Returns whether the network gives a guest addresses of its pool: the guest has none of its own.
     #[must_use]
     pub fn leases_to(&self, guest: &Guest) -> bool {
-        let asks = guest.mode == Mode::Vrouter && guest.kind != GuestKind::Rdma;
+        let asks = guest.mode == Mode::Vrouter && guest.kind() != GuestKind::Rdma;
         self.dhcp && !self.pool.is_empty() && guest.network == self.name && asks && guest.addresses.is_empty()
     }
 }

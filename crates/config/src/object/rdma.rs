@@ -1,13 +1,28 @@
-//! The keys of a guest's verbs device.
+//! A guest's verbs device.
 
+use super::Guest;
+use super::connection::{self, GuestKind};
 use super::guest::check_owner;
 use super::mode::Mode;
-use super::{Guest, GuestKind};
 use crate::reader::Reader;
 use crate::tree::Node;
 use crate::value::{Value, describe};
 use serde::Serialize;
 use std::ops::RangeInclusive;
+
+/// A guest's verbs device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verbs {
+    /// The name of its socket in `rdma/` of the run-dir.
+    #[serde(rename = "rdma")]
+    pub name: String,
+    /// The user who may open it, `user` or `user:group`.
+    #[serde(rename = "rdma_owner", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Limits of all of its clients together.
+    #[serde(rename = "rdma_limits")]
+    pub limits: RdmaLimits,
+}
 
 /// Limits of all clients of a verbs device together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,51 +106,79 @@ fn is_plain(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len()) && text.chars().all(plain) && !text.starts_with(['.', '-'])
 }
 
-/// Returns the keys of a verbs device, and whether the guest has them.
-pub(super) const fn keys(guest: &Guest) -> [(&'static str, bool); 6] {
-    [
-        ("rdma", guest.rdma.is_some()),
-        ("rdma_owner", guest.rdma_owner.is_some()),
-        ("rdma_trust", guest.rdma_trust.is_some()),
-        ("rdma_limits", guest.rdma_limits.is_some()),
-        ("window_mb", guest.window_mb.is_some()),
-        ("window_migrates", guest.window_migrates),
-    ]
+/// The keys of a verbs device, as a file has them.
+pub(super) struct Keys {
+    rdma: Option<String>,
+    rdma_owner: Option<String>,
+    rdma_limits: Option<RdmaLimits>,
 }
 
-/// Checks the keys of a guest's verbs device by themselves and with each other.
-pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
-    // [`super::mode`] refuses all of these keys.
-    if guest.mode == Mode::Ovs {
-        return;
+impl Keys {
+    pub(super) fn read(r: &mut Reader<'_>) -> Self {
+        Self { rdma: r.get("rdma"), rdma_owner: r.get("rdma_owner"), rdma_limits: r.get("rdma_limits") }
     }
-    for (key, text) in [("rdma", &guest.rdma), ("rdma_trust", &guest.rdma_trust)] {
-        if let Some(text) = text.as_ref().filter(|text| !is_plain(text)) {
-            let message = format!(
-                "\"{text}\" can't be a name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', not starting with '.' or '-'"
-            );
+
+    /// Returns the verbs device of a guest with this name and kind.
+    pub(super) fn device(&self, name: &str, kind: GuestKind) -> Option<Verbs> {
+        let own = (kind == GuestKind::Rdma && !name.is_empty()).then(|| name.to_owned());
+        let name = self.rdma.clone().or(own)?;
+        Some(Verbs { name, owner: self.rdma_owner.clone(), limits: self.rdma_limits.unwrap_or_default() })
+    }
+
+    /// Returns the keys that are of a verbs device, and whether the guest has them.
+    pub(super) fn all(&self, guest: &Guest, port: &connection::Keys) -> [(&'static str, bool); 6] {
+        [
+            ("rdma", self.rdma.is_some()),
+            ("rdma_owner", self.rdma_owner.is_some()),
+            ("rdma_trust", guest.rdma_trust.is_some()),
+            ("rdma_limits", self.rdma_limits.is_some()),
+            ("window_mb", port.window_mb.is_some()),
+            ("window_migrates", port.window_migrates),
+        ]
+    }
+
+    /// Checks the keys by themselves and with those of the guest and its port.
+    pub(super) fn check(&self, guest: &Guest, port: &connection::Keys, r: &Reader<'_>) {
+        if port.standby && guest.verbs.is_some() && guest.kind() == GuestKind::Vhost && !port.window_migrates
+        {
+            let message = "`standby` and `rdma` exclude each other, because verbs devices do not migrate; add `window_mb` and \
+                           `window_migrates` if programs may lose their device when their VM migrates";
+            r.problem(Some("standby"), message);
+        }
+        // [`super::mode`] refuses all of these keys.
+        if guest.mode == Mode::Ovs {
+            return;
+        }
+        let name = guest.verbs.as_ref().map(|verbs| &verbs.name);
+        for (key, text) in [("rdma", name), ("rdma_trust", guest.rdma_trust.as_ref())] {
+            if let Some(text) = text.filter(|text| !is_plain(text)) {
+                let message = format!(
+                    "\"{text}\" can't be a name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', not starting with '.' \
+                     or '-'"
+                );
+                r.problem(Some(key), message);
+            }
+        }
+        check_owner(r, "rdma_owner", self.rdma_owner.as_deref());
+        check_sockets(guest, r);
+        check_window(guest, port, r);
+        if let Some(Verbs { name, .. }) = &guest.verbs {
+            if name == WINDOWS {
+                let message = format!("\"{WINDOWS}\" is the directory of windows; name the device otherwise");
+                r.problem(Some("rdma"), message);
+            }
+            if guest.addresses.is_empty() {
+                r.problem(None, "`addresses` is missing; they are the GIDs of the guest's verbs device");
+            }
+            return;
+        }
+        // Trust is also of sockets.
+        let is_of_device = |key: &str| key != "rdma_trust" || !guest.sockets;
+        for (key, _) in self.all(guest, port).iter().filter(|(key, used)| *used && is_of_device(key)) {
+            let message =
+                format!("`{key}` is of a verbs device, which the guest lacks; add rdma = \"{}\"", guest.name);
             r.problem(Some(key), message);
         }
-    }
-    check_owner(r, "rdma_owner", guest.rdma_owner.as_deref());
-    check_sockets(guest, r);
-    check_window(guest, r);
-    if let Some(name) = &guest.rdma {
-        if name == WINDOWS {
-            let message = format!("\"{WINDOWS}\" is the directory of windows; name the device otherwise");
-            r.problem(Some("rdma"), message);
-        }
-        if guest.addresses.is_empty() {
-            r.problem(None, "`addresses` is missing; they are the GIDs of the guest's verbs device");
-        }
-        return;
-    }
-    // Trust is also of sockets.
-    let is_of_device = |key: &str| key != "rdma_trust" || !guest.sockets;
-    for (key, _) in keys(guest).iter().filter(|(key, used)| *used && is_of_device(key)) {
-        let message =
-            format!("`{key}` is of a verbs device, which the guest lacks; add rdma = \"{}\"", guest.name);
-        r.problem(Some(key), message);
     }
 }
 
@@ -144,9 +187,8 @@ fn check_sockets(guest: &Guest, r: &Reader<'_>) {
     if !guest.sockets {
         return;
     }
-    let has_window =
-        guest.kind == GuestKind::Vhost && guest.window_mb.is_some() && guest.rdma_trust.is_some();
-    if guest.kind != GuestKind::Tap && !has_window {
+    let has_window = guest.window().is_some() && guest.rdma_trust.is_some();
+    if guest.kind() != GuestKind::Tap && !has_window {
         let message = "`sockets` is for kind = \"tap\", and for kind = \"vhost\" with `rdma`, `window_mb` and `rdma_trust`: \
                        programs of other guests have no memory in common";
         r.problem(Some("sockets"), message);
@@ -166,9 +208,9 @@ fn check_sockets(guest: &Guest, r: &Reader<'_>) {
 }
 
 /// Checks the size of a guest's window, and that its files have names of their own.
-fn check_window(guest: &Guest, r: &Reader<'_>) {
-    let Some(mb) = guest.window_mb else {
-        if guest.window_migrates {
+fn check_window(guest: &Guest, port: &connection::Keys, r: &Reader<'_>) {
+    let Some(mb) = port.window_mb else {
+        if port.window_migrates {
             r.problem(
                 Some("window_migrates"),
                 "`window_migrates` is of a window, which the guest lacks; add `window_mb`",
@@ -176,18 +218,18 @@ fn check_window(guest: &Guest, r: &Reader<'_>) {
         }
         return;
     };
-    if guest.window_migrates && mb > MIGRATES_MB {
+    if port.window_migrates && mb > MIGRATES_MB {
         let message =
             format!("a window that migrates has {MIGRATES_MB} MB at most; set a smaller `window_mb`");
         r.problem(Some("window_migrates"), message);
     }
-    if guest.window_migrates && guest.rdma_trust.is_some() {
+    if port.window_migrates && guest.rdma_trust.is_some() {
         r.problem(
             Some("window_migrates"),
             "`window_migrates` and `rdma_trust` exclude each other: the window of a trust stays with its other guests",
         );
     }
-    if guest.kind != GuestKind::Vhost {
+    if guest.kind() != GuestKind::Vhost {
         r.problem(
             Some("window_mb"),
             "`window_mb` is for kind = \"vhost\": other guests' programs open the device's socket",
@@ -200,7 +242,8 @@ fn check_window(guest: &Guest, r: &Reader<'_>) {
             format!("window_mb {mb} is no size of a window; use a multiple of 2 from {least} to {most}"),
         );
     }
-    if let Some(name) = guest.rdma.as_ref().filter(|n| n.starts_with(COMMON) || n.contains(SOCKET)) {
+    let is_taken = |name: &&str| name.starts_with(COMMON) || name.contains(SOCKET);
+    if let Some(name) = guest.verbs.as_ref().map(|verbs| verbs.name.as_str()).filter(is_taken) {
         let message = format!(
             "\"{name}\" can't be the name of a device with a window; use one without \"{SOCKET}\" that does not begin \
              with \"{COMMON}\""

@@ -73,12 +73,12 @@ pub(super) fn check(guest: &Guest, r: &Reader<'_>) {
     if guest.shape.is_none() {
         return;
     }
-    if guest.kind == GuestKind::Rdma {
+    if guest.kind() == GuestKind::Rdma {
         r.problem(
             Some("shape"),
             "a guest of kind \"rdma\" has no port to shape; leave `shape` out, and limit it by `rate`",
         );
-    } else if guest.rdma.is_some() {
+    } else if guest.verbs.is_some() {
         let message = "`shape` and `rdma` exclude each other: packets of a verbs device do not pass the shapers; limit \
                        the guest by `rate`, which counts both";
         r.problem(Some("shape"), message);

@@ -7,7 +7,7 @@ use model::{BridgeTarget, Nexthop, Roles, Shape, Vif, VifId, VifKind};
 /// Returns the name of the interface of the verbs device that a guest has beside its port. No object can have
 /// this name.
 pub(crate) fn verbs_vif(guest: &Guest) -> Option<String> {
-    let beside = guest.rdma.is_some() && guest.kind != GuestKind::Rdma;
+    let beside = guest.verbs.is_some() && guest.kind() != GuestKind::Rdma;
     beside.then(|| format!("{}:rdma", guest.name))
 }
 
@@ -40,7 +40,7 @@ impl Compiler<'_> {
         let vif = Vif {
             id,
             name: guest.name.as_str().into(),
-            kind: match guest.kind {
+            kind: match guest.kind() {
                 GuestKind::Vhost => VifKind::Vhost,
                 GuestKind::Tap | GuestKind::Host => VifKind::Tap,
                 GuestKind::Rdma => VifKind::Rdma,

@@ -86,7 +86,7 @@ pub(super) fn is_away(object: &Object, away: &BTreeSet<String>) -> bool {
 }
 
 pub(super) fn is_on_standby(owned: &Owned) -> bool {
-    matches!(&owned.object, Object::Guest(guest) if guest.standby)
+    matches!(&owned.object, Object::Guest(guest) if guest.is_standby())
 }
 
 pub(crate) fn places_of(guest: &Guest) -> impl Iterator<Item = (&str, IpAddr)> {

@@ -392,7 +392,7 @@ impl State {
                 (Kind::Network, _) => false,
                 (_, Some(Object::Guest(guest))) => {
                     let mut own = crate::compile::places_of(guest);
-                    !guest.standby
+                    !guest.is_standby()
                         && (is_new || !is_target())
                         && own.all(|(network, addr)| is_free(network, addr))
                 }

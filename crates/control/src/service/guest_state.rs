@@ -117,14 +117,14 @@ fn lease_of<'a>(view: &'a View, guest: &str) -> Option<&'a Lease> {
 /// Checks that no program of the guest uses a verbs device, because programs can't move, unless the guest's
 /// programs may lose the device.
 fn check_verbs(core: &Core, guest: &Guest) -> Result<(), Status> {
-    if guest.window_migrates {
+    if guest.window().is_some_and(|window| window.migrates) {
         return Ok(());
     }
-    let programs = |name: &String| {
+    let programs = |verbs: &config::Verbs| {
         let devices = core.ports().rdma();
-        devices.iter().filter(|device| device.name == *name).map(|device| device.clients.len()).sum()
+        devices.iter().filter(|device| device.name == verbs.name).map(|device| device.clients.len()).sum()
     };
-    match guest.rdma.as_ref().map_or(0, programs) {
+    match guest.verbs.as_ref().map_or(0, programs) {
         0 => Ok(()),
         n => Err(Status::failed_precondition(format!(
             "{n} programs use the verbs device of guest \"{}\", and their queue pairs and memory can't move; end them \

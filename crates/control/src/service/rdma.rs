@@ -82,7 +82,7 @@ fn configured<'a>(core: &Core, view: &'a View) -> Vec<Configured<'a>> {
 
 /// Describes a device, from the configuration and from its status if it is open.
 fn device(Configured { spec, guest }: &Configured<'_>, live: Option<&RdmaStatus>) -> v1::RdmaDevice {
-    let limits = guest.rdma_limits.unwrap_or_default();
+    let limits = guest.verbs.as_ref().map(|verbs| verbs.limits).unwrap_or_default();
     let device = v1::RdmaDevice {
         name: spec.name.clone(),
         guest: guest.name.clone(),

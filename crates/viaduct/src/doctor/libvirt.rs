@@ -1,7 +1,7 @@
 //! Checks whether QEMU, as libvirt starts it, may connect to the sockets of guests.
 
 use super::{Finding, Machine, Subject};
-use config::{Guest, GuestKind, Role};
+use config::{GuestKind, Role, VhostUser};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -21,16 +21,19 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
     let Some(user) = user(subject) else {
         return vec![Finding::good(CHECK, "not installed here: no user libvirt-qemu")];
     };
-    let mut guests = subject.guests(GuestKind::Vhost).filter(|guest| guest.role == Role::Server).peekable();
+    let vhosts = subject.guests(GuestKind::Vhost).filter_map(|guest| Some((guest, guest.vhost()?)));
+    let mut guests = vhosts.filter(|(_, vhost)| vhost.role == Role::Server).peekable();
     if guests.peek().is_none() {
         return vec![Finding::good(CHECK, "no sockets of guests to look at")];
     }
     let domains = domains(subject.machine);
-    let mut of_libvirt = guests.filter(|guest| is_of_libvirt(subject, guest, domains.as_deref())).peekable();
+    let mut of_libvirt =
+        guests.filter(|(_, vhost)| is_of_libvirt(subject, vhost, domains.as_deref())).peekable();
     if of_libvirt.peek().is_none() {
         return vec![Finding::good(CHECK, "no domain of libvirt has the socket of a guest")];
     }
-    let found: Vec<_> = of_libvirt.filter_map(|guest| socket(subject, guest, &user)).collect();
+    let found: Vec<_> =
+        of_libvirt.filter_map(|(guest, vhost)| socket(subject, &guest.name, vhost, &user)).collect();
     if found.is_empty() {
         return vec![Finding::good(CHECK, format!("{} may connect to the sockets of its guests", user.name))];
     }
@@ -55,14 +58,10 @@ fn domains(machine: &Machine) -> Option<String> {
 }
 
 /// Returns whether a domain has the guest's socket. If domains are not known, each guest may have one.
-fn is_of_libvirt(subject: &Subject<'_>, guest: &Guest, domains: Option<&str>) -> bool {
+fn is_of_libvirt(subject: &Subject<'_>, vhost: &VhostUser, domains: Option<&str>) -> bool {
     let Some(domains) = domains else { return true };
-    let path = path(subject, guest).display().to_string();
+    let path = subject.run_dir.join(&vhost.socket).display().to_string();
     ['\'', '"'].iter().any(|quote| domains.contains(&format!("{quote}{path}{quote}")))
-}
-
-fn path(subject: &Subject<'_>, guest: &Guest) -> PathBuf {
-    subject.run_dir.join(guest.socket.clone().unwrap_or_else(|| format!("{}.sock", guest.name)))
 }
 
 fn user(subject: &Subject<'_>) -> Option<User> {
@@ -78,31 +77,24 @@ fn user(subject: &Subject<'_>) -> Option<User> {
     Some(User { name, uid, groups })
 }
 
-fn socket(subject: &Subject<'_>, guest: &Guest, user: &User) -> Option<Finding> {
-    let path = path(subject, guest);
-    let advice = format!(
-        "owner = \"{}:kvm\" for guest {} in the file, then: viaduct apply FILE",
-        user.name, guest.name
-    );
+fn socket(subject: &Subject<'_>, guest: &str, vhost: &VhostUser, user: &User) -> Option<Finding> {
+    let path = subject.run_dir.join(&vhost.socket);
+    let advice =
+        format!("owner = \"{}:kvm\" for guest {guest} in the file, then: viaduct apply FILE", user.name);
     if path.exists() {
         return (!may(&path, user, Wanted::Write))
             .then(|| {
-                let message = format!(
-                    "{} may not write {}, the socket of guest {}",
-                    user.name,
-                    path.display(),
-                    guest.name
-                );
+                let message =
+                    format!("{} may not write {}, the socket of guest {guest}", user.name, path.display());
                 Finding::warning(CHECK, message, advice)
             })
             .or_else(|| closed(&path, user));
     }
     // Without the daemon, only the configuration tells the socket's owner.
-    let owner = guest.owner.as_deref().and_then(|owner| owner.split(':').next());
+    let owner = vhost.owner.as_deref().and_then(|owner| owner.split(':').next());
     let is_its_own = owner.is_some_and(|owner| owner == user.name || owner == user.uid.to_string());
     (!is_its_own).then(|| {
-        let message =
-            format!("guest {}: its socket will not belong to {}, QEMU's user", guest.name, user.name);
+        let message = format!("guest {guest}: its socket will not belong to {}, QEMU's user", user.name);
         Finding::warning(CHECK, message, advice)
     })
 }

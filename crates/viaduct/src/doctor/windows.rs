@@ -32,11 +32,15 @@ pub fn check(subject: &Subject<'_>) -> Vec<Finding> {
 
 /// Returns the bytes of each window: those of single guests, and those that guests of a trust share.
 fn sizes(subject: &Subject<'_>) -> Vec<u64> {
-    let guests = || subject.guests(GuestKind::Vhost).filter(|guest| guest.window_mb.is_some());
+    let guests = || subject.guests(GuestKind::Vhost).filter(|guest| guest.window().is_some());
     let trusts: BTreeSet<_> = guests().filter_map(|guest| guest.rdma_trust.as_ref()).collect();
     let commons = CommonWindows::of(guests());
     let commons = trusts.into_iter().filter_map(|trust| Some(commons.get(trust)?.mb));
-    guests().filter_map(|guest| guest.window_mb).chain(commons).map(|mb| u64::from(mb) << 20).collect()
+    guests()
+        .filter_map(|guest| Some(guest.window()?.mb))
+        .chain(commons)
+        .map(|mb| u64::from(mb) << 20)
+        .collect()
 }
 
 /// The memory behind windows' files. All numbers are bytes.
