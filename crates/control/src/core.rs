@@ -37,13 +37,14 @@ pub(crate) use transact::{Operation, Transaction};
 pub(crate) use view::View;
 
 use crate::compile::{Desired, Ids, Links, Origins, WAY_OUT, compile, compile_beside_routes, kept_learned};
+use crate::error::Error;
 use crate::history::{Author, History};
 use crate::leases;
 use crate::object_change::{ObjectChange, describe, describe_host};
 use crate::owner::{Objects, Owned};
 use crate::ports::{self, Device, PortSpec, Ports};
 use crate::speaking::speech;
-use crate::store::{Durability, Store, StoreError, Update};
+use crate::store::{Durability, Store, Update};
 use crate::underlay::Underlay;
 use ahead::Claims;
 use carry::{Carry, Early};
@@ -55,7 +56,7 @@ use directory::Directory;
 use executor::Executor;
 use host::{begin_anew, check_host};
 use inherited::Inherited;
-use model::{ApplyError, Change};
+use model::Change;
 use open_ports::{Fresh, OnFailure, Slots, Switch};
 use plugged::Plugged;
 use queue::Queue;
@@ -71,37 +72,6 @@ use std::time::Instant;
 use targets::Targets;
 use tokio::sync::watch;
 use transact::{Answers, Unconfirmed};
-
-/// The reason for refusing a change, of which nothing was done.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(transparent)]
-    Invalid(#[from] Problems),
-    /// The request contradicts the present state.
-    #[error("{0}")]
-    Conflict(String),
-    /// An object in the request does not exist.
-    #[error("{0}")]
-    NotFound(String),
-    /// The client may not do that.
-    #[error("{0}")]
-    Denied(String),
-    #[error("{0} changes wait to be made: ask again when others are answered")]
-    Busy(usize),
-    #[error("the host is at revision {present}, not {expected}: look again at what changed")]
-    Revision { expected: u64, present: u64 },
-    /// One operation of a transaction, counted from 0, is refused.
-    #[error("{error}")]
-    Operation { index: usize, error: Box<Self> },
-    #[error("interface \"{name}\" can't be opened: {reason}")]
-    Port { name: String, reason: String },
-    #[error("the executor refuses it: {0}")]
-    Executor(#[from] ApplyError),
-    #[error(transparent)]
-    Routes(#[from] rib::Error),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 pub struct Core {
     executor: Arc<dyn Executor>,

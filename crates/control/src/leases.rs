@@ -1,7 +1,7 @@
 //! Leases: each guest without addresses, of a network with a pool, has one, from the change that brings the guest to
 //! the one that removes it. So nothing that guests send can use up a pool.
 
-use crate::core::Error;
+use crate::error::Error;
 use crate::owner::{Objects, Owned, Owner};
 use config::{AddressRange, Guest, Key, Kind, Lease, Network, Object};
 use ipnet::IpNet;

@@ -7,12 +7,12 @@ use crate::core::Core;
 use crate::metrics;
 use crate::process::Process;
 use crate::run_dir_lock::Lock;
-use crate::service::{ReadOnly, Service};
+use crate::service::{Missing, ReadOnly, Sandbox, Service};
 use api::v1::viaduct_server::{Viaduct, ViaductServer};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 
@@ -116,16 +116,6 @@ impl RunDir {
     }
 }
 
-/// The daemon's remaining rights.
-#[derive(Clone, Debug, Default)]
-pub struct Sandbox {
-    /// User, capabilities and filters.
-    pub report: sandbox::Report,
-    /// Process ID of the helper, which opens devices and sockets for the daemon. `None`: the daemon has no
-    /// sandbox.
-    pub helper: Option<u32>,
-}
-
 pub struct Listeners {
     /// Unix socket of the API.
     pub api: OwnedFd,
@@ -135,29 +125,6 @@ pub struct Listeners {
     pub metrics: Option<(std::net::TcpListener, Process)>,
     /// Problems of other sockets that `[host]` wants.
     pub missing: Missing,
-}
-
-/// Reasons in words why clients are not served.
-#[derive(Clone, Debug, Default)]
-pub struct Missing(Arc<Mutex<Vec<String>>>);
-
-impl Missing {
-    pub fn add(&self, why: String) {
-        self.lock().push(why);
-    }
-
-    /// Takes back a reason that no longer holds.
-    pub fn remove(&self, why: &str) {
-        self.lock().retain(|one| one != why);
-    }
-
-    pub(crate) fn list(&self) -> Vec<String> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn unix(socket: OwnedFd) -> std::io::Result<UnixListener> {

@@ -1,6 +1,7 @@
 //! The gRPC service: reads from [`View`]s, changes through [`Core`].
 
 mod convert;
+mod daemon;
 mod flows;
 mod guest_state;
 mod lists;
@@ -21,7 +22,6 @@ use crate::clients::{Connection, Peer};
 use crate::core::{Core, Done, Operation, Part, Transaction, View};
 use crate::history::Author;
 use crate::object_change::{ObjectChange, log};
-use crate::server::{Missing, Sandbox};
 use api::v1;
 use api::v1::viaduct_server::Viaduct;
 use config::{Included, Texts};
@@ -35,6 +35,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 #[cfg(test)]
 pub(crate) use convert::message;
+pub use daemon::{Missing, Sandbox};
 pub(crate) use ovs::ports as ovs_ports;
 pub(crate) use rdma::overview as rdma_overview;
 pub(crate) use read_only::ReadOnly;

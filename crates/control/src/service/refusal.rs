@@ -1,6 +1,6 @@
 //! Refusals: a code, a message for people, and details for programs (google.rpc, AIP-193).
 
-use crate::core::Error;
+use crate::error::Error;
 use config::Problems;
 use std::collections::HashMap;
 use tonic::{Code, Status};

@@ -1,10 +1,10 @@
 //! Status and statistics.
 
+use super::Sandbox;
 use super::packets::interface;
 use super::tables::{live_mtu, vif_entries};
 use crate::core::{Core, View};
 use crate::kernel;
-use crate::server::Sandbox;
 use api::v1;
 use config::{Guest, Kind, Nat, Object};
 use executor::WorkerCounters;
