@@ -79,7 +79,7 @@ pub struct Window {
 /// A TAP device that Viaduct creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapDevice {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
     /// Queue pairs.
     pub queues: u16,
