@@ -122,7 +122,7 @@ def attack(host, act):
             by_workers += waits_for_page(workers)
         seen += waits_for_page(aside)
         looks += 1
-        assert looks < 2000 or time.monotonic() < began + PATIENCE, f"nobody waits for the punched pages: {seen} of {looks} looks"
+        assert looks < 2000 or time.monotonic() < began + PATIENCE, f"nobody waits for pages: {seen} of {looks} looks"
     return by_workers, seen, looks
 
 
