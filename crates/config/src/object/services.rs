@@ -98,13 +98,12 @@ pub struct DhcpRoute {
 
 impl Value for DhcpRoute {
     const TABLE: Option<fn(Reader<'_>) -> Option<Self>> = Some(|mut r| {
-        let (to, via) = (r.require::<Prefix>("to"), r.require::<IpAddr>("via"));
-        let (to, via) = (to?.0, via?);
-        if to.addr().is_ipv6() || via.is_ipv6() {
+        let (to, via) = (r.require::<Prefix>("to").map(|to| to.0), r.require::<IpAddr>("via"));
+        if to.is_some_and(|to| to.addr().is_ipv6()) || via.is_some_and(|via| via.is_ipv6()) {
             r.problem(None, "routes by DHCP are of IPv4; IPv6 routers announce themselves");
         }
         r.finish();
-        Some(Self { to, via })
+        Some(Self { to: to?, via: via? })
     });
 
     fn read(value: &Node<'_>) -> Result<Self, String> {
