@@ -1,13 +1,14 @@
-//! Generates `src/generated` and docs/api-reference.md from `proto/viaduct.proto`. Needs protoc.
+//! Generates what is committed and made of the protocol files in `proto`: `tests/common/generate.rs` lists it. Needs
+//! protoc.
 
 use std::io::Result;
-use std::path::Path;
 
 #[path = "../tests/common/generate.rs"]
 mod generate;
 
 fn main() -> Result<()> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let reference = generate::generate(&here.join("src/generated"))?;
-    std::fs::write(here.join("../../docs/api-reference.md"), reference)
+    for (path, text) in generate::generate(&generate::schema::Schema::read()?)? {
+        std::fs::write(path, text)?;
+    }
+    Ok(())
 }

@@ -1,9 +1,16 @@
 //! The command line's grammar.
 
+mod by_hand;
+#[allow(clippy::all, clippy::pedantic, reason = "the code is generated")]
+#[rustfmt::skip]
+#[path = "args/generated/objects.rs"]
+mod generated;
 mod looks;
 mod nouns;
 mod objects;
 
+pub use by_hand::targets;
+pub use generated::*;
 pub use looks::*;
 pub use nouns::*;
 pub use objects::*;
@@ -176,7 +183,7 @@ pub enum Command {
     )]
     #[command(aliases = ["mac", "macs"])]
     #[command(mut_subcommands(help::of("a MAC")))]
-    Bridge(NetworkNoun<BridgeArgs>),
+    Bridge(NetworkNoun<MacArgs>),
     /// MPLS labels of arriving packets
     #[command(after_help = "Example: viaduct mpls add 200 --to network:blue")]
     #[command(aliases = ["label", "labels"])]

@@ -1,15 +1,11 @@
 //! Generation of docs/api-reference.md from the protocol file.
 
+use super::schema::{Comment, ENUMS, MEMBERS, MESSAGES, SERVICES, comments};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, ServiceDescriptorProto};
 use std::collections::HashMap;
 use std::fmt::Write;
-
-// Numbers of fields in descriptor.proto, of which paths of comments consist.
-const MESSAGES: i32 = 4;
-const ENUMS: i32 = 5;
-const SERVICES: i32 = 6;
-const MEMBERS: i32 = 2;
+use std::io::Result;
 
 const HEAD: &str = "\
 # The API, message by message
@@ -19,8 +15,8 @@ says how to use it.
 ";
 
 /// Returns the page, in Markdown.
-pub fn reference(file: &FileDescriptorProto) -> String {
-    let page = Page { comments: comments(file) };
+pub fn reference(file: &FileDescriptorProto) -> Result<String> {
+    let page = Page { comments: comments(file)? };
     let mut text = HEAD.to_owned();
     for (i, service) in (0..).zip(&file.service) {
         page.service(&mut text, &[SERVICES, i], service);
@@ -39,32 +35,20 @@ pub fn reference(file: &FileDescriptorProto) -> String {
             let _ = writeln!(text, "| `{}` | {} | {note} |", value.name(), value.number());
         }
     }
-    text
-}
-
-/// Returns comments by the path of the item that each is about.
-fn comments(file: &FileDescriptorProto) -> HashMap<Vec<i32>, String> {
-    let locations = file.source_code_info.iter().flat_map(|info| &info.location);
-    locations
-        .filter_map(|location| {
-            let comment = location.leading_comments.as_ref()?;
-            let lines: Vec<_> = comment.lines().map(str::trim).collect();
-            Some((location.path.clone(), lines.join(" ").trim().replace('|', "\\|")))
-        })
-        .collect()
+    Ok(text)
 }
 
 struct Page {
-    comments: HashMap<Vec<i32>, String>,
+    comments: HashMap<Vec<i32>, Comment>,
 }
 
 impl Page {
-    fn comment(&self, path: &[i32]) -> &str {
-        self.comments.get(path).map_or("", String::as_str)
+    fn comment(&self, path: &[i32]) -> String {
+        self.comments.get(path).map_or_else(String::new, |comment| comment.text.replace('|', "\\|"))
     }
 
     fn paragraph(&self, path: &[i32]) -> String {
-        match self.comment(path) {
+        match &*self.comment(path) {
             "" => String::new(),
             comment => format!("{comment}\n\n"),
         }

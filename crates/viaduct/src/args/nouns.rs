@@ -1,6 +1,6 @@
 //! Kinds of objects, and the actions on them.
 
-use super::objects::{GuestArgs, RuleArgs};
+use super::generated::{GuestArgs, RuleArgs};
 use crate::complete;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;

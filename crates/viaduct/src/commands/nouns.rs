@@ -10,7 +10,7 @@ pub use look::neigh;
 
 use super::{Context, apply, value};
 use crate::args::{
-    Action, BridgeArgs, GuestArgs, Keys, LeaseArgs, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs,
+    Action, GuestArgs, Keys, LeaseArgs, MacArgs, MplsArgs, NetworkArgs, NexthopArgs, RouteArgs, RuleArgs,
     VxlanArgs, WireArgs,
 };
 use crate::client::Failure;
@@ -419,7 +419,7 @@ fn longest_match(rows: &[Value], key: &str) -> Option<String> {
 pub async fn bridge(
     on: &mut Context,
     network: Option<String>,
-    action: Option<Action<BridgeArgs>>,
+    action: Option<Action<MacArgs>>,
 ) -> Result<(), Failure> {
     let network = needed(on, network, &action).await?;
     let entries = async { Ok(rows(&table(on, TableName::Bridge, network.clone()).await?.bridge)) };

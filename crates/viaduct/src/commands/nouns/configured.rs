@@ -74,7 +74,7 @@ pub async fn nat(
     ];
     let of = network.clone().unwrap_or_default();
     Noun { name: "floating address", keys: &["inside", "outside"], kind: Kind::Nat, network, columns }
-        .run(on, rows, action, |args| Ok(add::nat(of, args)))
+        .run(on, rows, action, |args| add::nat(of, args))
         .await
 }
 
@@ -117,6 +117,6 @@ pub async fn default(on: &mut Context, action: Option<Action<DefaultArgs>>) -> R
     }
     let columns: &[Column] = &[("NETWORK", "network"), ("ACTION", "action"), ("OWNER", "owner")];
     Noun { name: "default of network", keys: &["network"], kind: Kind::Default, network: None, columns }
-        .run(on, rows, action, |args| Ok(add::default(args)))
+        .run(on, rows, action, add::default)
         .await
 }
