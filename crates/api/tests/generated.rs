@@ -1,7 +1,10 @@
-//! The committed files are what the protocol files say, and the reference describes each method and field.
+//! The committed files are what the protocol files say, the reference describes each method and field, and the reader
+//! of host.toml knows the same keys.
 
 #[path = "common/generate.rs"]
 mod generate;
+#[path = "common/keys.rs"]
+mod keys;
 
 use generate::schema::Schema;
 
