@@ -41,7 +41,9 @@ fn is_part(schema: &Schema, message: &str) -> bool {
 
 /// Collects the keys that the reader of a table knows. `file` makes a file of the table's content.
 fn ask(schema: &Schema, message: &str, file: &dyn Fn(&str) -> String, known: &mut Keys) {
-    let problems = config::parse(&file(&format!("{UNKNOWN} = 1"))).unwrap_err();
+    let Err(problems) = config::parse(&file(&format!("{UNKNOWN} = 1"))) else {
+        panic!("{message}: {UNKNOWN} is a key");
+    };
     let told = format!("unknown key `{UNKNOWN}`; there are: ");
     let found: Vec<_> = problems.iter().filter_map(|problem| problem.message.strip_prefix(&told)).collect();
     assert_eq!(found.len(), 1, "{message}: {problems}");
