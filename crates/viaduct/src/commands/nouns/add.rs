@@ -93,3 +93,52 @@ pub fn rule(network: String, args: RuleArgs, guests: &[Value]) -> Result<Vec<Obj
     let (from, to) = (rule.from.clone().map(endpoint), rule.to.clone().map(endpoint));
     Ok(vec![Object::Rule(v1::Rule { network, from, to, ..rule })])
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use clap::{Args, Parser};
+
+    #[derive(Parser)]
+    struct Line<A: Args> {
+        #[command(flatten)]
+        args: A,
+    }
+
+    fn read<A: Args>(words: &str) -> A {
+        Line::<A>::try_parse_from(format!("add {words}").split(' ')).unwrap().args
+    }
+
+    #[test]
+    fn a_guest_has_the_fields_that_are_given_and_no_others() {
+        let plain = v1::Guest { name: "vm1".into(), kind: "vhost".into(), ..v1::Guest::default() };
+        assert_eq!(read::<GuestArgs>("vm1").message().unwrap(), plain);
+        let words = "vm1 --network blue --no-policy --router --rate 50 --burst 64 --shape-out 7 --rdma-qps 9 \
+                     --window 32 --address 10.1.1.1 --address fd00::1";
+        let full = v1::Guest {
+            network: "blue".into(),
+            policy: Some(false),
+            router: Some(true),
+            rate: Some(v1::Rate { mbps: 50, burst_kb: Some(64) }),
+            shape: Some(v1::Shape { r#in: None, out: Some(v1::ShapeRate { mbps: 7 }) }),
+            rdma_limits: Some(v1::RdmaLimits { qps: Some(9), ..v1::RdmaLimits::default() }),
+            window_mb: Some(32),
+            addresses: vec!["10.1.1.1".into(), "fd00::1".into()],
+            ..plain
+        };
+        assert_eq!(read::<GuestArgs>(words).message().unwrap(), full);
+    }
+
+    #[test]
+    fn ends_of_a_rule_are_guests_if_they_have_such_a_name() {
+        let guests = [serde_json::json!({ "name": "vm1" })];
+        let args = read::<RuleArgs>("--priority 1 --from vm1 --to 10.1.1.0/24 --action drop");
+        assert!(may_name_guests(&args));
+        let made = rule("blue".into(), args, &guests).unwrap().remove(0);
+        let Object::Rule(rule) = made else { panic!("{made:?}") };
+        let (from, to) = (rule.from.unwrap(), rule.to.unwrap());
+        assert_eq!((from.guest(), to.cidr(), &*rule.network), ("vm1", "10.1.1.0/24", "blue"));
+        assert!(!may_name_guests(&read("--priority 1 --from any --to 10.1.1.0/24 --action drop")));
+    }
+}
