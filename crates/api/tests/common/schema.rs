@@ -14,7 +14,7 @@ pub const ENUMS: i32 = 5;
 pub const SERVICES: i32 = 6;
 pub const MEMBERS: i32 = 2;
 
-/// What lines of a comment may begin with, to say more about a key. `viaduct.proto` explains them.
+/// Words with which lines of a comment begin that say more about a key. `viaduct.proto` explains them.
 const TAGS: [&str; 5] = ["default", "cli", "position", "code", "arg"];
 
 /// A comment: its text, and what it says by tags.
