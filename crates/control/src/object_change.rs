@@ -32,10 +32,13 @@ pub(crate) fn log(by: Author, changes: &[ObjectChange]) {
 /// Describes changes for people. It leaves out objects that only changed their place among others.
 pub(crate) fn describe(changed: &[Changed<'_>]) -> Vec<ObjectChange> {
     let describe = |changed: &&Changed<'_>| {
-        let (what, details) = match changed.objects() {
-            [Some(was), Some(is)] => ("change", details(&was, &is)),
-            [_, None] => ("remove", Vec::new()),
-            [None, Some(_)] => ("add", Vec::new()),
+        let (what, details) = match (changed.is_new(), changed.new_owner()) {
+            (true, _) => ("add", Vec::new()),
+            (_, None) => ("remove", Vec::new()),
+            _ => match changed.objects() {
+                [Some(was), Some(is)] => ("change", details(&was, &is)),
+                _ => ("change", Vec::new()),
+            },
         };
         ObjectChange { what, object: changed.key().to_string(), details }
     };

@@ -36,6 +36,13 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Create(object) | Self::Put(object) => object.kind(),
+            Self::Patch { key, .. } | Self::Delete { key, .. } => key.kind,
+        }
+    }
+
     pub(super) fn key(&self) -> Key {
         match self {
             Self::Create(object) | Self::Put(object) => object.key(),
@@ -69,7 +76,7 @@ impl Transaction {
     /// Is true if it can be made together with others: it changes routes and rules alone, so it opens no port. The end
     /// of a resync may change anything.
     pub(crate) fn can_be_joined(&self) -> bool {
-        let is_light = |operation: &Operation| matches!(operation.key().kind, Kind::Route | Kind::Rule);
+        let is_light = |operation: &Operation| matches!(operation.kind(), Kind::Route | Kind::Rule);
         let ends = self.resync.is_some_and(Part::ends);
         !self.dry_run && self.confirm.is_none() && !ends && self.operations.iter().all(is_light)
     }

@@ -1,5 +1,8 @@
 //! Converts between the API's messages and the configuration's objects. Both have the same fields, so objects
-//! are parsed and checked in one way, no matter whether they come from a file or the API.
+//! are parsed and checked in one way, no matter whether they come from a file or the API. Of usual routes, of which many
+//! come at once, that way is the longer one of two that agree.
+
+mod route;
 
 use api::v1::{self, object::Object as Message};
 use config::{Key, Kind, Object};
@@ -8,6 +11,15 @@ use serde::de::DeserializeOwned;
 
 /// Parses an object that came by the API, and checks it by itself.
 pub(crate) fn object(message: &v1::Object) -> Result<Object, String> {
+    if let Some(Message::Route(route)) = &message.object
+        && let Some(route) = route::read(route)
+    {
+        return Ok(route.into());
+    }
+    slowly(message)
+}
+
+fn slowly(message: &v1::Object) -> Result<Object, String> {
     let (kind, table) = fields_of(message)?;
     config::object(kind, table).map_err(|problems| problems.to_string())
 }
