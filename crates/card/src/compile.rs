@@ -144,7 +144,7 @@ impl<T: Lookup> Compiler<'_, T> {
     #[must_use]
     pub fn label(&self, label: u32) -> Option<LabelEntry> {
         let nexthop = self.tables.nexthop(self.tables.mpls(label)?)?;
-        match (nexthop, self.hop(Vrf(0), nexthop)) {
+        match (&*nexthop, self.hop(Vrf(0), &nexthop)) {
             _ if label >= LABELS => None,
             (Nexthop::VrfTranslate { vrf }, _) => {
                 let vif = |id: &VifId| self.tables.vif(*id).filter(|vif| vif.vrf == Some(*vrf));
@@ -190,8 +190,8 @@ impl<T: Lookup> Compiler<'_, T> {
                 let mac = vif.mac.unwrap_or_default();
                 return (vif.vrf == Some(vrf) && !attached).then_some(Hop::Guest { vif: id, mac });
             }
-            BridgeTarget::Nexthop(id) => match self.tables.nexthop(id)? {
-                Nexthop::Tunnel(tunnel) => *tunnel,
+            BridgeTarget::Nexthop(id) => match *self.tables.nexthop(id)? {
+                Nexthop::Tunnel(tunnel) => tunnel,
                 _ => return None,
             },
             BridgeTarget::Vtep { remote, vni } => {
@@ -214,7 +214,7 @@ impl<T: Lookup> Compiler<'_, T> {
                 Destination::Routed => {}
             }
         }
-        let hop = self.tables.nexthop(nexthop?).map_or(Hop::Host, |nexthop| self.hop(vrf, nexthop));
+        let hop = self.tables.nexthop(nexthop?).map_or(Hop::Host, |nexthop| self.hop(vrf, &nexthop));
         // Whether the TTL is decremented depends on the source.
         let mpls = matches!(hop, Hop::Tunnel { tunnel, .. } if tunnel.kind != TunnelKind::Vxlan);
         let overlaps = |subnet: &IpNet| subnet.contains(prefix) || prefix.contains(subnet);

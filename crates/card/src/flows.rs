@@ -230,7 +230,8 @@ impl<T: Lookup> Candidate<'_, T> {
         let (tables, src, dst) = (self.compiler.tables, self.key.src, self.key.dst);
         if self.key.from_tunnel {
             let back = tables.route(self.vrf, src).and_then(|route| tables.nexthop(route.nexthop));
-            if matches!(back, Some(Nexthop::VrfTranslate { .. })) || tables.inside_of(self.vrf, src).is_some()
+            if matches!(back.as_deref(), Some(Nexthop::VrfTranslate { .. }))
+                || tables.inside_of(self.vrf, src).is_some()
             {
                 return None;
             }
@@ -290,8 +291,10 @@ fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> O
             Destination::Gateway | Destination::Shared(_) => return None,
             Destination::Floating(inside_vrf, inside) => (vrf, dst) = (inside_vrf, inside),
             Destination::Routed => match ecmp_member(tables, tables.route(vrf, dst)?.nexthop, entropy)? {
-                (_, Nexthop::VrfTranslate { vrf: next }) => vrf = *next,
-                _ => return Some(vrf),
+                (_, nexthop) => match *nexthop {
+                    Nexthop::VrfTranslate { vrf: next } => vrf = next,
+                    _ => return Some(vrf),
+                },
             },
         }
     }

@@ -6,6 +6,7 @@ mod guests;
 mod ids;
 mod implied;
 mod learned;
+mod nexthops;
 mod routes;
 mod rules;
 mod written;
@@ -16,7 +17,8 @@ pub(crate) use diff::Desired;
 pub(crate) use guests::{ovs_side, verbs_vif, vlan_vif};
 use ids::{Pool, User};
 pub(crate) use implied::{WAY_OUT, way_out};
-pub(crate) use learned::{kept_learned, learn};
+pub(crate) use learned::{kept_learned, learn, paths_of};
+use nexthops::NexthopIds;
 use routes::{ObjectRoute, To, is_away, is_on_standby, routes_of};
 pub(crate) use routes::{Origins, places_of};
 pub(crate) use rules::policer;
@@ -37,7 +39,7 @@ use std::collections::{BTreeSet, HashMap};
 #[derive(Clone, Default)]
 pub(crate) struct Ids {
     vifs: Pool<String>,
-    nexthops: Pool<Nexthop>,
+    nexthops: NexthopIds,
     rules: Pool<(String, String)>,
     meters: Pool<(&'static str, String)>,
 }
@@ -74,6 +76,10 @@ impl Ids {
     pub(crate) fn number(&self, key: &Key) -> Option<u32> {
         let network = key.network.as_deref().filter(|_| key.kind == Kind::Rule)?;
         self.rule(network, &key.name).map(|id| id.0)
+    }
+
+    pub(crate) fn nexthop(&self, nexthop: Nexthop) -> Option<NexthopId> {
+        self.nexthops.get(nexthop).map(NexthopId)
     }
 
     pub(crate) fn rule(&self, network: &str, text: &str) -> Option<RuleId> {
@@ -132,7 +138,7 @@ pub(crate) fn compile(
     let (rib, bridges) = (learned.learned.clone(), learned.bridges.clone());
     let of = Desired { learned: rib, bridges, ..Desired::default() };
     let mut compiler = Compiler::new(index, ids, links, of);
-    compiler.path_sets(&learned.learned);
+    compiler.learned(&learned.learned, &learned.nexthops);
     compiler.bridges();
     compiler.objects(host, &objects.in_order_of(Kind::ALL), objects.routes());
     compiler.out.routes = compiler.out.routes.packed();
@@ -167,7 +173,7 @@ pub(crate) fn recompile(of: Desired, index: &Index, changes: &Changes<'_>, ids: 
 /// Frees the numbers that nothing uses any more.
 pub(crate) fn sweep(of: &mut Desired, ids: &mut Ids) {
     for id in ids.nexthops.sweep() {
-        of.nexthops.remove(&NexthopId(id));
+        of.nexthops.remove(NexthopId(id));
     }
     ids.vifs.sweep();
     ids.rules.sweep();
@@ -528,8 +534,8 @@ impl<'a> Compiler<'a> {
     }
 
     fn nexthop(&mut self, nexthop: Nexthop) -> NexthopId {
-        let id = NexthopId(number(&mut self.ids.nexthops, nexthop.clone(), (self.user, self.removing)));
-        if !self.removing {
+        let id = NexthopId(self.ids.nexthops.number(&nexthop, (self.user, self.removing)));
+        if !self.removing && !self.out.nexthops.contains(id) {
             self.out.nexthops.insert(id, nexthop);
         }
         id

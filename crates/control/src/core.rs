@@ -52,6 +52,7 @@ use carryover::Opened;
 use changes::{Next, Scope, compiled_changes, kept};
 use config::{HasRoute, Host, Index, Key, Kind, Object, Problem, Problems, Rule};
 use config_file::digest;
+use counts::Departed;
 use directory::Directory;
 use executor::Executor;
 use host::{begin_anew, check_host};
@@ -78,6 +79,7 @@ pub struct Core {
     ports: Arc<dyn Ports>,
     config: ConfigFile,
     store: Store,
+    departed: Departed,
     run_dir: PathBuf,
     started: Instant,
     carry: OnceLock<Carry>,
@@ -206,6 +208,7 @@ impl Core {
             ports,
             config,
             store,
+            departed: Departed::default(),
             run_dir,
             started,
             carry,
@@ -227,7 +230,7 @@ impl Core {
         core.switch(&mut state, next, start)?;
         core.ports.remove_sockets(&ports::left_sockets(&before, state.slots.values().map(|slot| &slot.spec)));
         drop(state);
-        core.carry.get().into_iter().for_each(|carry| carry.resume(&core.view()));
+        core.carry.get().into_iter().for_each(|carry| core.departed.add(carry.resume(&core.view())));
         Ok(core)
     }
 
@@ -348,7 +351,7 @@ impl Core {
     /// calls it about once a second.
     pub(crate) fn keep(&self) {
         self.give_back_memory();
-        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), false));
+        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), &self.departed, false));
     }
 
     /// Gives back memory in the first second without changes after many: others may wait for the allocator meanwhile.
@@ -367,7 +370,7 @@ impl Core {
     pub fn leave(&self) {
         self.undo_unconfirmed(&mut self.lock(), true);
         self.executor.settle();
-        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), true));
+        self.carry.get().into_iter().for_each(|carry| carry.keep(&self.view(), &self.departed, true));
     }
 
     /// Puts `next` in force, no matter which objects change.
@@ -441,7 +444,7 @@ impl Core {
         let carry = self.carry.get().filter(|_| !is_named);
         let name = |names: &dyn Fn() -> Directory| carry.into_iter().for_each(|carry| carry.name(names()));
         name(&|| Directory::of(from).and(Directory::of(to)));
-        let committed = self.apply_and_store(&changes, update).inspect_err(|e| {
+        let committed = self.apply_and_store(from, &changes, update).inspect_err(|e| {
             if matches!(e, Error::Store(_)) {
                 // Back to the stored state. The executor accepts it, because it was in force a moment ago.
                 let _ = self.executor.apply(&to.changes_to(from));
@@ -452,11 +455,8 @@ impl Core {
         committed
     }
 
-    fn apply_and_store(&self, changes: &[Change], update: &Update<'_>) -> Result<(), Error> {
-        if !changes.is_empty() {
-            self.executor.apply(changes)?;
-            self.ports.tables_changed();
-        }
+    fn apply_and_store(&self, from: &Desired, changes: &[Change], update: &Update<'_>) -> Result<(), Error> {
+        self.put(from, changes)?;
         let changed: usize = update.revisions.iter().map(|revision| revision.differences.len()).sum();
         self.changed[0].fetch_add(changed, Ordering::Relaxed);
         Ok(self.store.write(update)?)
@@ -480,7 +480,8 @@ impl Core {
             std::mem::replace(&mut *shown, Arc::new(view))
         };
         let now = self.view();
-        let same = |a: &Desired, b: &Desired| a.nexthops.ptr_eq(&b.nexthops) && a.vifs.ptr_eq(&b.vifs);
+        let same =
+            |a: &Desired, b: &Desired| a.nexthops.has_tunnels_of(&b.nexthops) && a.vifs.ptr_eq(&b.vifs);
         if !same(&before.tables, &now.tables) || before.host != now.host {
             self.ports.keep_underlay(Underlay::of(&now));
         }

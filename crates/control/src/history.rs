@@ -1,7 +1,7 @@
 //! The last changes: who asked for them, and what they changed, so that they can be undone.
 
 use crate::clients::Peer;
-use crate::owner::{Changed, Difference, Objects, Written};
+use crate::owner::{Changed, Difference, Kept, Objects, Written};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn undo(revision: &Revision, objects: &mut Objects) {
         match difference {
             Difference::Route { network, prefix, old, new } => {
                 let now = objects.routes().get(network, *prefix).map(Written::to);
-                if now != new.as_ref().map(|new| &new.common.to[..]) {
+                if now.as_deref() != new.as_ref().map(Kept::to).as_deref() {
                     continue;
                 }
                 match old {

@@ -6,10 +6,10 @@
 use crate::core::{Core, View};
 use crate::process::{Process, Usage};
 use crate::scrapes;
-use crate::service::{nexthop_entries, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
+use crate::service::{nexthop_kind, ovs_ports, rdma_overview, reasons, rule_entries, vif_entries};
 use crate::underlay::RemoteStatus;
 use api::v1::{BgpPeer, BgpRange, BgpReply, OvsPort, OvsReply, RdmaDevice, RdmaWindow, VifEntry, VifShape};
-use model::DropReason;
+use model::{DropReason, Nexthop, Tunnel};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn render(core: &Core, process: &Process) -> String {
     vifs(&entries, &mut text);
     shapers(&entries, &mut text);
     workers(view, &mut text);
-    tables(view, &mut text);
+    tables(core, view, &mut text);
     card(view.executor.status().card.as_ref(), &mut text);
     let (devices, machines) = rdma_overview(core);
     verbs(&devices, &mut text);
@@ -399,7 +399,27 @@ fn verbs(devices: &[RdmaDevice], text: &mut Text) {
     }
 }
 
-fn tables(view: &View, text: &mut Text) {
+/// Writes the packets of nexthops: of a tunnel one line for all of its labels, of which there may be a million.
+fn nexthops(core: &Core, view: &View, text: &mut Text) {
+    let tunnels = core.tunnel_packets(view).into_iter().map(|((kind, remote), packets)| {
+        let kind = Tunnel { kind, remote, id: 0, mac: None }.encapsulation();
+        (format!("kind=\"{kind}\",remote=\"{remote}\""), packets)
+    });
+    // Nexthops with different numbers may have the same words; each set of labels may come only once. Groups count
+    // nothing: their members do.
+    let mut others = BTreeMap::<String, u64>::new();
+    for (id, nexthop) in view.tables.nexthops.others() {
+        if !matches!(nexthop, Nexthop::Ecmp(_)) {
+            let (kind, words) = (nexthop_kind(nexthop), escaped(&nexthop.words(view)));
+            let labels = format!("kind=\"{kind}\",nexthop=\"{words}\"");
+            *others.entry(labels).or_default() += view.executor.nexthop_counters(id).packets;
+        }
+    }
+    let help = "Packets sent by a nexthop, or by a tunnel with any label.";
+    text.family("nexthop_packets_total", "counter", help, tunnels.chain(others));
+}
+
+fn tables(core: &Core, view: &View, text: &mut Text) {
     let flows = view.executor.flow_count() as u64;
     text.family("flows", "gauge", "Connections.", [(String::new(), flows)]);
     let created = view.executor.flows_created();
@@ -422,13 +442,7 @@ fn tables(view: &View, text: &mut Text) {
     ];
     let sizes = sizes.map(|(table, size)| (format!("table=\"{table}\""), size));
     text.family("table_entries", "gauge", "Entries of a table.", sizes);
-    // Nexthops with different numbers may have the same text; each set of labels may come only once.
-    let mut nexthops = BTreeMap::<String, u64>::new();
-    for entry in nexthop_entries(view) {
-        let labels = format!("kind=\"{}\",nexthop=\"{}\"", entry.kind, escaped(&entry.text));
-        *nexthops.entry(labels).or_default() += entry.packets;
-    }
-    text.family("nexthop_packets_total", "counter", "Packets sent by a nexthop.", nexthops);
+    nexthops(core, view, text);
     let rules = rule_entries(view, None).into_iter().map(|rule| {
         let words = format!("{} {}", rule.priority, rule.action);
         let labels = format!(

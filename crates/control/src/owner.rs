@@ -70,7 +70,7 @@ impl<'a> Listed<'a> {
 
     pub(crate) fn seq(self) -> u64 {
         match self {
-            Self::Route(route) => route.kept.seq,
+            Self::Route(route) => route.kept.seq(),
             Self::Other(owned) => owned.seq,
         }
     }
@@ -85,7 +85,7 @@ impl<'a> Listed<'a> {
     /// Is true if it is equal to an object that has its key.
     pub(crate) fn is(self, namesake: &Object) -> bool {
         match (self, namesake) {
-            (Self::Route(route), Object::Route(other)) => route.to() == other.to,
+            (Self::Route(route), Object::Route(other)) => *route.to() == *other.to,
             (Self::Route(_), _) => false,
             (Self::Other(owned), other) => owned.object == *other,
         }
@@ -163,7 +163,7 @@ impl Objects {
         self.leave_free(seq);
         match object {
             Object::Route(Route { network, prefix, to }) => {
-                self.routes.put(&network, prefix, Common { owner, to }, seq);
+                self.routes.put(&network, prefix, Kept::new(owner, to, seq));
             }
             other => {
                 drop(self.others.insert(Arc::new(other.key()), Arc::new(Owned { owner, seq, object: other })))
@@ -173,8 +173,8 @@ impl Objects {
 
     /// Puts a route that is kept elsewhere.
     pub(crate) fn restore_route(&mut self, network: &str, prefix: IpNet, kept: Kept) {
-        self.leave_free(kept.seq);
-        self.routes.put_kept(network, prefix, kept);
+        self.leave_free(kept.seq());
+        self.routes.put(network, prefix, kept);
     }
 
     /// Gives no later object this place.

@@ -144,8 +144,8 @@ fn neighbour(view: &View, network: &Network, src: IpAddr, dst: IpAddr) -> Option
             .routes_in_force()
             .filter(|((vrf, prefix), _)| *vrf == network.vrf && prefix.contains(&dst));
         let (_, nexthop) = routes.max_by_key(|((_, prefix), _)| prefix.prefix_len())?;
-        match view.tables.nexthops.get(&nexthop)? {
-            Nexthop::Resolve { via: Some(router) } => known(view, network, *router),
+        match *view.tables.nexthops.get(nexthop)? {
+            Nexthop::Resolve { via: Some(router) } => known(view, network, router),
             _ => None,
         }
     })

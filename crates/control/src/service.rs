@@ -40,7 +40,7 @@ pub(crate) use ovs::ports as ovs_ports;
 pub(crate) use rdma::overview as rdma_overview;
 pub(crate) use read_only::ReadOnly;
 pub(crate) use state::reasons;
-pub(crate) use tables::{nexthop_entries, rule_entries, vif_entries};
+pub(crate) use tables::{nexthop_kind, rule_entries, vif_entries};
 
 #[derive(Clone)]
 pub(crate) struct Service {

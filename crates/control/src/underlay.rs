@@ -105,7 +105,7 @@ impl Watched {
         let interval = Duration::from_millis(view.host.tunnel_bfd?.into());
         let is_watched = |peer: &IpAddr| sources.iter().any(|source| source.is_ipv4() == peer.is_ipv4());
         let peers: Vec<_> = far_peers(&view.host).filter(is_watched).collect();
-        let remotes = view.tables.nexthops.values().filter_map(model::Nexthop::remote);
+        let remotes = view.tables.nexthops.tunnels().map(|tunnel| tunnel.remote);
         Some(Self { remotes: remotes.filter(|remote| !peers.contains(remote)).collect(), interval })
     }
 }
@@ -150,7 +150,7 @@ fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
 /// Returns the other ends of all tunnels in the tables, except those in a subnet of a wire that the kernel does not
 /// keep.
 fn remotes(view: &View, own: &[&Wire]) -> BTreeSet<IpAddr> {
-    let nexthops = view.tables.nexthops.values().filter_map(model::Nexthop::remote);
+    let nexthops = view.tables.nexthops.tunnels().map(|tunnel| tunnel.remote);
     let ports = view.tables.vifs.values().filter_map(|vif| match &vif.kind {
         VifKind::Tunnel(tunnel) | VifKind::Mirror(tunnel) => Some(tunnel.remote),
         _ => None,

@@ -136,7 +136,7 @@ fn is_here(view: &View<'_>, up: &BTreeSet<VifId>, vrf: Vrf, addr: IpAddr) -> boo
         return up.contains(&guest);
     }
     let nexthop = view.route(vrf, addr).and_then(|route| view.nexthop(route.nexthop));
-    nexthop.is_none_or(|nexthop| matches!(nexthop, Nexthop::Encap { .. } | Nexthop::Resolve { .. }))
+    nexthop.is_none_or(|nexthop| matches!(*nexthop, Nexthop::Encap { .. } | Nexthop::Resolve { .. }))
 }
 
 /// Returns the IPv6 addresses for which this host answers solicitations from wires: those of the underlay

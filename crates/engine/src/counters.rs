@@ -246,6 +246,13 @@ impl WorkerCells {
         lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
     }
 
+    /// Adds the counters of nexthops.
+    pub fn add_nexthops(&self, to: &mut HashMap<NexthopId, Counters>) {
+        for (nexthop, counted) in lock(&self.nexthops).iter() {
+            count(to, *nexthop, counted.packets, counted.bytes);
+        }
+    }
+
     pub fn vif_counters(&self, vif: VifId) -> VifCounters {
         self.vif(vif).map_or_else(VifCounters::default, |cells| VifCounters {
             received: cells.received.get(),

@@ -24,7 +24,7 @@ use model::{
     ApplyError, Change, Decision, DropReason, Effects, Explanation, Learn, NeighbourFound, NexthopId,
     PacketView, RuleId, Seconds, Verdict, VifId, VifKind, ovs,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -546,6 +546,12 @@ impl Executor for Engine {
     fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
         let workers = self.common.workers.iter();
         workers.map(|worker| worker.cells.nexthop_counters(nexthop)).fold(Counters::default(), sum)
+    }
+
+    fn counted_nexthops(&self) -> HashMap<NexthopId, Counters> {
+        let mut counted = HashMap::new();
+        self.common.workers.iter().for_each(|worker| worker.cells.add_nexthops(&mut counted));
+        counted
     }
 
     fn settle(&self) {

@@ -2,25 +2,31 @@
 //! tables.
 //!
 //! Owns: the trait [`Executor`], which the CPU engine implements, and the engine with a card in front; its
-//! answers: counters, listings of what executors learn and remember, dropped and captured packets.
+//! answers: counters, listings of what executors learn and remember, dropped and captured packets; tables of nexthops in
+//! the small form in which both keep them.
 //!
 //! Must not know: how any executor forwards, how tables are configured, what the API looks like.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 mod counters;
+mod dense;
 mod filter;
 mod listing;
+mod nexthops;
 mod packets;
 mod status;
 
 pub use counters::{CardCounters, Counters, Past, Shaping, StageCycles, VifCounters, WorkerCounters};
+pub use dense::Dense;
 pub use filter::{Filter, Property, Side};
 pub use listing::{BadRecord, Entered, FlowInfo, FlowUse, LearnedMac, NeighbourInfo, RECORD};
+pub use nexthops::{Nexthops, Tunnels};
 pub use packets::{CaptureFilter, Captured, DroppedPacket};
 pub use status::{ExecutorStatus, OvsPlace};
 
 use model::{ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId, ovs};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -75,6 +81,8 @@ pub trait Executor: Send + Sync {
     fn rule_counters(&self, rule: RuleId) -> Counters;
     /// Returns the counters of a nexthop.
     fn nexthop_counters(&self, nexthop: NexthopId) -> Counters;
+    /// Returns the counters of the nexthops that packets have taken.
+    fn counted_nexthops(&self) -> HashMap<NexthopId, Counters>;
 
     /// Brings the counters of connections, rules and nexthops up to date. Without this they lag by two
     /// seconds at most.

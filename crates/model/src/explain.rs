@@ -12,6 +12,7 @@ use crate::{
     Seconds, Transport, Vif, VifId, Vrf, decide, ovs,
 };
 use packet::{Mac, TunnelKind};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 
@@ -131,9 +132,9 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         found
     }
 
-    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
+    fn nexthop(&self, id: NexthopId) -> Option<Cow<'_, Nexthop>> {
         let nexthop = self.tables.nexthop(id);
-        self.note(Step::Nexthop { id, found: nexthop.cloned() });
+        self.note(Step::Nexthop { id, found: nexthop.as_deref().cloned() });
         nexthop
     }
 

@@ -8,6 +8,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use packet::{Mac, TunnelKind};
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// The fields that rules match on: inside addresses, and the destination port if the packet has one.
@@ -57,8 +58,8 @@ pub trait Lookup {
     fn bridge(&self, vrf: Vrf, mac: Mac) -> Option<BridgeEntry>;
     /// Returns the route with the longest prefix that contains an address.
     fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry>;
-    /// Returns a nexthop.
-    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop>;
+    /// Returns a nexthop. Tables may keep tunnels in another form, and make them when they are looked up.
+    fn nexthop(&self, id: NexthopId) -> Option<Cow<'_, Nexthop>>;
     /// Returns the port of a tunnel ([`crate::VifKind::Tunnel`]): packets from this remote with this
     /// encapsulation and network identifier come in there.
     fn tunnel_port(&self, kind: TunnelKind, remote: IpAddr, id: u32) -> Option<VifId>;

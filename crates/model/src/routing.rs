@@ -3,6 +3,7 @@
 use crate::underlay::{underlay, underlay_path};
 use crate::{Lookup, Network, Nexthop, NexthopId, Vrf};
 use arrayvec::ArrayVec;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// Most levels of nested groups that are followed.
@@ -57,11 +58,15 @@ pub(crate) fn is_router_anycast<T: Lookup>(tables: &T, network: &Network, addr: 
 /// place goes or a new one wins it, and every host with the same members and weights makes the same choice. Tunnels
 /// behind a wire without a link, whose remote is down, whose next hop does not answer ARP or ND, or to which the kernel
 /// has no route, win only among themselves.
-pub fn ecmp_member<T: Lookup>(tables: &T, id: NexthopId, entropy: u32) -> Option<(NexthopId, &Nexthop)> {
+pub fn ecmp_member<T: Lookup>(
+    tables: &T,
+    id: NexthopId,
+    entropy: u32,
+) -> Option<(NexthopId, Cow<'_, Nexthop>)> {
     let mut id = id;
     for _ in 0..MAX_DEPTH {
         let nexthop = tables.nexthop(id)?;
-        let Nexthop::Ecmp(members) = nexthop else { return Some((id, nexthop)) };
+        let Nexthop::Ecmp(members) = &*nexthop else { return Some((id, nexthop)) };
         id = best_live(tables, members, entropy)?;
     }
     None
@@ -80,7 +85,7 @@ fn best_live<T: Lookup>(tables: &T, members: &[NexthopId], entropy: u32) -> Opti
     let mut id = best;
     // A member that is dead is so in all of its places.
     let mut dead = ArrayVec::<NexthopId, 64>::new();
-    while !is_live(tables, next) {
+    while !is_live(tables, &next) {
         let _ = dead.try_push(id);
         let others = ranked().filter(|(other, its, _)| *other < place && !dead.contains(its));
         let Some(second) = others.max_by_key(|(place, ..)| *place) else { return Some(best) };

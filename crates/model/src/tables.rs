@@ -12,6 +12,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use packet::{Mac, TunnelKind};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -141,8 +142,8 @@ impl Lookup for Tables {
             .map(|((_, prefix), &nexthop)| RouteEntry { nexthop, prefix_len: prefix.prefix_len() })
     }
 
-    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
-        self.nexthops.get(&id)
+    fn nexthop(&self, id: NexthopId) -> Option<Cow<'_, Nexthop>> {
+        self.nexthops.get(&id).map(Cow::Borrowed)
     }
 
     fn is_remote(&self, addr: IpAddr) -> bool {

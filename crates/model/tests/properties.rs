@@ -9,6 +9,7 @@ use model::{
     rewrite, tcp, text,
 };
 use packet::{Headers, L4, Mac, TunnelKind, checksum, proto};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -292,7 +293,7 @@ impl Lookup for Holes<'_> {
     fn route(&self, vrf: Vrf, addr: IpAddr) -> Option<RouteEntry> {
         self.maybe(self.tables.route(vrf, addr))
     }
-    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
+    fn nexthop(&self, id: NexthopId) -> Option<Cow<'_, Nexthop>> {
         self.maybe(self.tables.nexthop(id))
     }
     fn is_remote(&self, addr: IpAddr) -> bool {

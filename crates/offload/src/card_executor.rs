@@ -19,6 +19,7 @@ use model::{
     ApplyError, Change, Explanation, Learn, NeighbourFound, NexthopId, RuleId, Seconds, VifId, VifKind,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -222,6 +223,12 @@ impl Executor for CardExecutor {
 
     fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
         sum(self.engine.nexthop_counters(nexthop), self.stats.nexthop(nexthop))
+    }
+
+    fn counted_nexthops(&self) -> HashMap<NexthopId, Counters> {
+        let mut counted = self.engine.counted_nexthops();
+        self.stats.add_nexthops(&mut counted);
+        counted
     }
 
     /// Lists the engine's flows: the counters of their connections include the card's packets.

@@ -155,6 +155,13 @@ impl Stats {
         lock(&self.nexthops).get(&nexthop).copied().unwrap_or_default()
     }
 
+    /// Adds the counters of nexthops.
+    pub fn add_nexthops(&self, to: &mut HashMap<NexthopId, Counters>) {
+        for (nexthop, counted) in lock(&self.nexthops).iter() {
+            add(to.entry(*nexthop).or_default(), *counted);
+        }
+    }
+
     pub fn fail(&self, why: String) {
         *lock(&self.failed) = Some(why);
     }

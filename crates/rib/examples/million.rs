@@ -9,15 +9,14 @@ use rib::{Nexthops, Path, PathSet, Rib};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-struct Numbers(u32);
+struct Numbers(Vec<PathSet>);
 
 impl Nexthops for Numbers {
-    fn take(&mut self, _: &PathSet) -> NexthopId {
-        self.0 += 1;
-        NexthopId(self.0)
+    fn take(&mut self, paths: &PathSet) -> NexthopId {
+        NexthopId(self.0.iter().position(|known| known == paths).unwrap() as u32)
     }
 
-    fn put_back(&mut self, _: &PathSet) {}
+    fn put_back(&mut self, _: NexthopId) {}
 }
 
 fn resident_kb() -> usize {
@@ -32,7 +31,7 @@ fn main() {
     let paths: Vec<_> = (0..100).map(via).collect();
     let step = if std::env::args().len() > 1 { 0x9e37_79b1_u32 } else { 1 };
     {
-        let (mut rib, mut numbers, before) = (Rib::default(), Numbers(0), resident_kb());
+        let (mut rib, mut numbers, before) = (Rib::default(), Numbers(paths.clone()), resident_kb());
         let of = rib.source("bgp", 20, 2_000_000).unwrap();
         let start = Instant::now();
         for first in (0..COUNT).step_by(500) {

@@ -1,13 +1,14 @@
 //! The routes of several sources for one prefix, the best first.
 
 use crate::SourceId;
+use model::NexthopId;
 use std::sync::Arc;
 
 /// A route of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Number of its path set.
-    pub(crate) paths: u32,
+    /// The nexthop of its paths.
+    pub(crate) nexthop: NexthopId,
     /// The session in which it was sent last.
     pub(crate) session: u16,
     pub(crate) source: SourceId,

@@ -1,6 +1,8 @@
 //! Routes of programs, such as a BGP speaker: for each network and prefix the paths that each *source* has. The best
 //! are used. They are no objects of the configuration, and nobody stores them: who sends them sends them again.
 //!
+//! The rib keeps the nexthops of paths, not the paths: who gives them keeps each once.
+//!
 //! A clone is cheap, and a comparison of two costs only as much as their difference.
 
 #![deny(unsafe_code)]
@@ -15,7 +17,6 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use ipnet::{IpNet, Ipv4Net};
 use model::{NexthopId, Vrf};
-use paths::Paths;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -70,7 +71,6 @@ pub struct Source {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rib {
     routes: OrdMap<Place, Candidates>,
-    paths: Paths,
     sources: Vec<Source>,
 }
 
@@ -109,9 +109,9 @@ impl Rib {
         self.routes.is_empty()
     }
 
-    /// Returns the path sets in use, with their nexthops.
-    pub fn path_sets(&self) -> impl Iterator<Item = (&PathSet, NexthopId)> {
-        self.paths.iter()
+    /// Returns the nexthop of each route of each source.
+    pub fn nexthops(&self) -> impl Iterator<Item = NexthopId> {
+        self.routes.values().flat_map(|known| known.iter().map(|candidate| candidate.nexthop))
     }
 
     /// Begins a session of a source: what it had is stale until it is sent again.
@@ -169,9 +169,9 @@ impl Rib {
             let (limit, wanted) = (source.limit, source.routes + 1);
             return Err(Error::Full { source_name: source.name.clone(), limit, wanted });
         }
-        let new = Candidate { paths: self.paths.take(paths, nexthops), session, source: of };
+        let new = Candidate { nexthop: nexthops.take(paths), session, source: of };
         if let Some(old) = old {
-            self.paths.put_back(old.paths, nexthops);
+            nexthops.put_back(old.nexthop);
         } else {
             self.sources[usize::from(of.0)].routes += 1;
         }
@@ -195,7 +195,7 @@ impl Rib {
             None => drop(self.routes.remove(&place)),
         }
         self.sources[usize::from(of.0)].routes -= 1;
-        self.paths.put_back(old.paths, nexthops);
+        nexthops.put_back(old.nexthop);
     }
 
     /// Returns stale routes of a source, the first behind a place.
@@ -242,25 +242,24 @@ impl Rib {
     /// Returns the best route at a place: its nexthop, and whose it is.
     #[must_use]
     pub fn best(&self, place: &Place) -> Option<(NexthopId, &Source)> {
-        self.routes.get(place).and_then(|known| self.best_of(known))
+        self.routes.get(place).map(|known| self.best_of(known))
     }
 
-    fn best_of(&self, known: &Candidates) -> Option<(NexthopId, &Source)> {
+    fn best_of(&self, known: &Candidates) -> (NexthopId, &Source) {
         let best = known.best();
-        Some((self.paths.nexthop(best.paths)?, &self.sources[usize::from(best.source.0)]))
+        (best.nexthop, &self.sources[usize::from(best.source.0)])
     }
 
     /// Returns the routes of a source, by place.
-    pub fn of(&self, source: SourceId) -> impl Iterator<Item = (Place, &PathSet)> {
-        self.routes.iter().filter_map(move |(place, known)| {
-            known.of(source).and_then(|one| self.paths.get(one.paths)).map(|paths| (*place, paths))
-        })
+    pub fn of(&self, source: SourceId) -> impl Iterator<Item = (Place, NexthopId)> {
+        self.routes.iter().filter_map(move |(place, known)| known.of(source).map(|one| (*place, one.nexthop)))
     }
 
     /// Returns the best routes, by place.
     pub fn iter(&self) -> impl Iterator<Item = (Place, NexthopId, &Source)> {
-        self.routes.iter().filter_map(|(place, known)| {
-            self.best_of(known).map(|(nexthop, source)| (*place, nexthop, source))
+        self.routes.iter().map(|(place, known)| {
+            let (nexthop, source) = self.best_of(known);
+            (*place, nexthop, source)
         })
     }
 
@@ -272,9 +271,7 @@ impl Rib {
                 DiffItem::Update { old: (place, old), new: (_, new) } => (place, Some(old), Some(new)),
                 DiffItem::Remove(place, old) => (place, Some(old), None),
             };
-            let nexthop = |rib: &Self, known: &Candidates| rib.paths.nexthop(known.best().paths);
-            let old = old.and_then(|old| nexthop(self, old));
-            let new = new.and_then(|new| nexthop(to, new));
+            let [old, new] = [old, new].map(|known| known.map(|known| known.best().nexthop));
             (old != new).then_some((*place, new))
         })
     }

@@ -61,19 +61,22 @@ fn a_set_has_each_path_as_often_as_its_weight() {
     assert!(set(&most).is_some() && set(&[&most[..], &[via(2)]].concat()).is_none());
 }
 
-/// Nexthops in use.
+/// Nexthops in use, each with the number of its routes, and the number of the next one.
 #[derive(Default)]
-struct InUse(BTreeMap<PathSet, NexthopId>, u32);
+struct InUse(BTreeMap<PathSet, (NexthopId, usize)>, u32);
 
 impl Nexthops for InUse {
     fn take(&mut self, paths: &PathSet) -> NexthopId {
         self.1 += 1;
-        assert!(self.0.insert(paths.clone(), NexthopId(self.1)).is_none(), "taken twice");
-        NexthopId(self.1)
+        let (id, routes) = self.0.entry(paths.clone()).or_insert((NexthopId(self.1), 0));
+        *routes += 1;
+        *id
     }
 
-    fn put_back(&mut self, paths: &PathSet) {
-        assert!(self.0.remove(paths).is_some(), "put back twice");
+    fn put_back(&mut self, nexthop: NexthopId) {
+        let (_, (_, routes)) = self.0.iter_mut().find(|(_, (id, _))| *id == nexthop).expect("put back twice");
+        *routes -= 1;
+        self.0.retain(|_, (_, routes)| *routes > 0);
     }
 }
 
@@ -152,11 +155,13 @@ proptest! {
             let wanted = best(&naive);
             let found: BTreeMap<_, _> = rib.iter().map(|(place, nexthop, source)| (place, (nexthop, source.name.clone()))).collect();
             let wanted: BTreeMap<_, _> = wanted.into_iter()
-                .map(|(place, (paths, source))| (place, (in_use.0[&paths], format!("s{source}").into()))).collect();
+                .map(|(place, (paths, source))| (place, (in_use.0[&paths].0, format!("s{source}").into()))).collect();
             prop_assert_eq!(&found, &wanted, "after {:?}", one);
             prop_assert!(forwarded.iter().eq(found.iter().map(|(place, (nexthop, _))| (place, nexthop)).collect::<Vec<_>>()));
-            let used: std::collections::BTreeSet<_> = naive.values().map(|(paths, _)| paths.clone()).collect();
-            prop_assert!(used.iter().eq(in_use.0.keys()), "path sets of no route are put back");
+            let mut used = BTreeMap::<_, usize>::new();
+            naive.values().for_each(|(paths, _)| *used.entry(paths.clone()).or_default() += 1);
+            let taken: BTreeMap<_, _> = in_use.0.iter().map(|(paths, (_, routes))| (paths.clone(), *routes)).collect();
+            prop_assert_eq!(used, taken, "what no route has is put back");
             for (n, source) in rib.sources().iter().enumerate() {
                 prop_assert_eq!(source.routes, naive.keys().filter(|(_, of)| *of == n).count());
             }

@@ -2,11 +2,12 @@
 
 use crate::classifier::{Classifier, MAX_RULES};
 use crate::trie::Trie;
+use executor::{Dense, Nexthops};
 use imbl::{OrdMap, OrdSet};
 use ipnet::IpNet;
 use model::{
-    ApplyError, BridgeTarget, Host, KernelPath, MeterConfig, MeterId, Network, Nexthop, NexthopId,
-    RouteEntry, Vif, VifId, Vrf,
+    ApplyError, BridgeTarget, Host, KernelPath, MeterConfig, MeterId, Network, NexthopId, RouteEntry, Vif,
+    VifId, Vrf,
 };
 use packet::{Mac, TunnelKind};
 use std::net::IpAddr;
@@ -38,7 +39,7 @@ pub(crate) struct Config {
     /// Guests by address, and by MAC. The one with the lowest id counts.
     pub guest_addresses: OrdSet<(Vrf, IpAddr, VifId)>,
     pub guest_macs: OrdSet<(Vrf, Mac, VifId)>,
-    pub nexthops: OrdMap<NexthopId, Nexthop>,
+    pub nexthops: Nexthops,
     /// Ports of tunnels, by the fields of packets that belong to them. Of ports with the same fields, the one
     /// with the lowest id counts.
     pub tunnels: OrdSet<(TunnelKind, IpAddr, u32, VifId)>,
@@ -56,7 +57,9 @@ pub(crate) struct Config {
     pub shared: OrdSet<(Vrf, IpAddr, Vrf)>,
     pub meters: OrdMap<MeterId, MeterConfig>,
     /// How many table entries refer to each object (entries in a network's own tables are not counted).
-    pub references: OrdMap<Object, u32>,
+    references: OrdMap<Object, u32>,
+    /// The same for nexthops, of which there may be as many as routes.
+    nexthop_references: Dense<u32>,
     pub rule_count: usize,
     pub kernel_paths: OrdMap<IpAddr, Arc<[KernelPath]>>,
     /// Remotes that are known to be out of reach.
@@ -146,14 +149,40 @@ impl Config {
         match object {
             Object::Vif(id) => self.vif(id).is_some(),
             Object::Network(vrf) => self.network(vrf).is_some(),
-            Object::Nexthop(id) => self.nexthops.contains_key(&id),
+            Object::Nexthop(id) => self.nexthops.contains(id),
             Object::Meter(id) => self.meters.contains_key(&id),
         }
     }
 
     pub fn needs(&self, object: Object) -> bool {
         let own = |vrf: &Vrf| self.vrfs.get(vrf).is_some_and(|tables| !tables.is_unused());
-        self.references.contains_key(&object) || matches!(object, Object::Network(vrf) if own(&vrf))
+        match object {
+            Object::Nexthop(id) => self.nexthop_references.get(id.0) > 0,
+            Object::Network(vrf) if own(&vrf) => true,
+            other => self.references.contains_key(&other),
+        }
+    }
+
+    /// Counts one more entry that refers to an object.
+    pub fn refer(&mut self, object: Object) {
+        match object {
+            Object::Nexthop(NexthopId(id)) => {
+                self.nexthop_references.set(id, self.nexthop_references.get(id) + 1);
+            }
+            other => *self.references.entry(other).or_default() += 1,
+        }
+    }
+
+    /// Counts one entry less that refers to an object.
+    pub fn unrefer(&mut self, object: Object) {
+        if let Object::Nexthop(NexthopId(id)) = object {
+            self.nexthop_references.set(id, self.nexthop_references.get(id).saturating_sub(1));
+        } else if let Some(count) = self.references.get_mut(&object) {
+            *count -= 1;
+            if *count == 0 {
+                self.references.remove(&object);
+            }
+        }
     }
 
     /// Sets an interface or, with `None`, removes it; returns the previous one.

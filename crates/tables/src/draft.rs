@@ -140,17 +140,12 @@ impl Draft {
     }
 
     fn refer(&mut self, object: Object) {
-        *self.config.references.entry(object).or_default() += 1;
+        self.config.refer(object);
         self.check.insert(object);
     }
 
     fn unrefer(&mut self, object: Object) {
-        if let Some(count) = self.config.references.get_mut(&object) {
-            *count -= 1;
-            if *count == 0 {
-                self.config.references.remove(&object);
-            }
-        }
+        self.config.unrefer(object);
     }
 
     fn replace_vif(&mut self, id: VifId, vif: Option<Arc<Vif>>) -> Result<(), ApplyError> {
@@ -270,7 +265,7 @@ impl Draft {
     }
 
     fn del_nexthop(&mut self, id: NexthopId) -> Result<(), ApplyError> {
-        let Some(old) = self.config.nexthops.remove(&id) else {
+        let Some(old) = self.config.nexthops.remove(id) else {
             return missing(format_args!("nexthop {id}"));
         };
         references_of_nexthop(&old, |object| self.unrefer(object));

@@ -11,6 +11,7 @@ use model::{
     RouteEntry, Rule, RuleMatch, RuleQuery, Seconds, Transport, Vif, VifId, Vrf, ovs,
 };
 use packet::{Mac, TunnelKind};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -253,9 +254,9 @@ impl Lookup for View<'_> {
         self.snapshot.config.route(vrf, addr)
     }
 
-    fn nexthop(&self, id: NexthopId) -> Option<&Nexthop> {
+    fn nexthop(&self, id: NexthopId) -> Option<Cow<'_, Nexthop>> {
         self.depend(Cell::nexthop(id));
-        self.snapshot.config.nexthops.get(&id)
+        self.snapshot.config.nexthops.get(id)
     }
 
     fn is_remote(&self, addr: IpAddr) -> bool {

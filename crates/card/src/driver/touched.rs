@@ -5,6 +5,7 @@ use ipnet::IpNet;
 use model::snat::SharedAddress;
 use model::{Change, Lookup, Nexthop, NexthopId, Vif, VifId, Vrf};
 use packet::Mac;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -202,7 +203,7 @@ impl Configured {
 
     /// Returns whether packets that are routed to this nexthop stay in their network, and are not dropped.
     fn stays<T: Lookup>(&self, tables: &T, vrf: Vrf, id: NexthopId) -> bool {
-        match self.nexthops.get(&id).or_else(|| tables.nexthop(id)) {
+        match self.nexthops.get(&id).map(Cow::Borrowed).or_else(|| tables.nexthop(id)).as_deref() {
             Some(Nexthop::Encap { vif, .. }) => tables.vif(*vif).is_some_and(|vif| vif.vrf == Some(vrf)),
             Some(Nexthop::VrfTranslate { .. } | Nexthop::Discard) | None => false,
             Some(_) => true,

@@ -123,7 +123,7 @@ fn from_afar(
     let (eth, way, packet) = (outer.eth.as_ref()?, outer.ip()?, inner.ip()?);
     let owner = host.tables().vifs().find(|vif| vif.addresses.contains(&packet.src))?;
     let label = host.tables().labels().find(|(_, id)| {
-        matches!(host.tables().nexthop(*id), Some(model::Nexthop::Encap { vif, .. }) if *vif == owner.id)
+        matches!(host.tables().nexthop(*id).as_deref(), Some(model::Nexthop::Encap { vif, .. }) if *vif == owner.id)
     });
     let Vrf(vrf) = owner.vrf?;
     let (sport, dport) = inner.ports();

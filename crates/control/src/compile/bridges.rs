@@ -100,7 +100,7 @@ impl Compiler<'_> {
         let more: Vec<_> =
             of(&self.out.bridges.floods).into_iter().filter(|tunnel| !tunnels.contains(tunnel)).collect();
         tunnels.extend(more);
-        let ids = tunnels.iter().filter_map(|tunnel| self.ids.nexthops.get(&Nexthop::Tunnel(*tunnel)));
+        let ids = tunnels.iter().filter_map(|tunnel| self.ids.nexthops.get(Nexthop::Tunnel(*tunnel)));
         let flood = ids.map(NexthopId).collect();
         let mut vnis: Vec<_> = tunnels.iter().map(|tunnel| (tunnel.remote, tunnel.id)).collect();
         vnis.sort_unstable();

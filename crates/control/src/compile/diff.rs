@@ -2,6 +2,7 @@
 
 use super::bridges::Bridges;
 use crate::prefixes::{Difference, Prefixes};
+use executor::Nexthops;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use model::{
@@ -20,7 +21,7 @@ pub(crate) struct Desired {
     pub(crate) meters: OrdMap<MeterId, MeterConfig>,
     pub(crate) vifs: OrdMap<VifId, Vif>,
     pub(crate) networks: OrdMap<Vrf, Network>,
-    pub(crate) nexthops: OrdMap<NexthopId, Nexthop>,
+    pub(crate) nexthops: Nexthops,
     pub(crate) routes: Prefixes<Vrf, NexthopId>,
     /// The routes that nobody wrote: those of gateways and guests. Written ones with the same prefix hide them. These are
     /// no contents of the tables.
@@ -165,16 +166,12 @@ impl Desired {
     /// Adds the changes of nexthops, groups after their members.
     fn nexthop_changes(&self, to: &Self, out: &mut Batch) {
         let mut changes = [Batch::default(), Batch::default()];
-        for item in self.nexthops.diff(&to.nexthops) {
-            let (DiffItem::Add(_, nexthop)
-            | DiffItem::Update { new: (_, nexthop), .. }
-            | DiffItem::Remove(_, nexthop)) = item;
-            let batch = &mut changes[usize::from(matches!(nexthop, Nexthop::Ecmp(_)))];
-            match item {
-                DiffItem::Add(id, nexthop) | DiffItem::Update { new: (id, nexthop), .. } => {
-                    batch.puts.push(Change::PutNexthop(*id, nexthop.clone()));
-                }
-                DiffItem::Remove(id, _) => batch.dels.push(Change::DelNexthop(*id)),
+        for (id, old, new) in self.nexthops.changes_to(&to.nexthops) {
+            let is_group = matches!(new.as_deref().or(old.as_deref()), Some(Nexthop::Ecmp(_)));
+            let batch = &mut changes[usize::from(is_group)];
+            match new {
+                Some(nexthop) => batch.puts.push(Change::PutNexthop(id, nexthop.into_owned())),
+                None => batch.dels.push(Change::DelNexthop(id)),
             }
         }
         for batch in changes {

@@ -126,7 +126,8 @@ impl<K: Ord + Clone> Pool<K> {
         (self.round, self.is_any_unused) = (self.round + 1, true);
     }
 
-    pub(crate) fn sweep(&mut self) -> Vec<u32> {
+    /// Frees the numbers of things that nothing uses any more, and returns these.
+    pub(crate) fn sweep(&mut self) -> Vec<(K, u32)> {
         let mut freed = Vec::new();
         let mut unused = std::mem::take(&mut self.unused);
         let is_unused = |entry: &Entry| entry.routes == 0 && entry.round != self.round;
@@ -142,7 +143,7 @@ impl<K: Ord + Clone> Pool<K> {
             if let Some(id) = self.entries.get(&key).filter(|entry| is_unused(entry)).map(|entry| entry.id) {
                 self.entries.remove(&key);
                 self.free.insert(id);
-                freed.push(id);
+                freed.push((key, id));
             }
         }
         freed
@@ -162,7 +163,7 @@ mod tests {
         assert!(pool.sweep().is_empty());
         pool.reset();
         assert_eq!(["b", "c"].map(|key| take(&mut pool, key)), [1, 2], "a's number rests");
-        assert_eq!(pool.sweep(), [0]);
+        assert_eq!(pool.sweep(), [("a", 0)]);
         assert_eq!(["d", "b", "c"].map(|key| take(&mut pool, key)), [0, 1, 2]);
     }
 
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(["a", "b", "twin", "wild", "new"].map(|key| take(&mut pool, key)), [3, 1, 0, 2, 4]);
         let mut pool = Pool::numbered([("a", 3), ("b", 1)]);
         take(&mut pool, "b");
-        assert_eq!(pool.sweep(), [3], "a is not there any more");
+        assert_eq!(pool.sweep(), [("a", 3)], "it is not there any more");
         assert_eq!(["b", "c", "d", "e"].map(|key| take(&mut pool, key)), [1, 0, 2, 3]);
     }
 
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(pool.take("a", Routes(1)), 0, "used again in time");
         assert!(pool.sweep().is_empty());
         pool.put_back(&"a");
-        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c", Routes(1))), (vec![0], None, 0));
+        assert_eq!((pool.sweep(), pool.get(&"a"), pool.take("c", Routes(1))), (vec![("a", 0)], None, 0));
     }
 
     #[test]
@@ -198,8 +199,8 @@ mod tests {
         assert!(pool.sweep().is_empty(), "others use it");
         pool.take("a", Routes(1));
         pool.reset_others();
-        assert_eq!(pool.sweep(), [1]);
+        assert_eq!(pool.sweep(), [("b", 1)]);
         pool.put_back(&"a");
-        assert_eq!(pool.sweep(), [0]);
+        assert_eq!(pool.sweep(), [("a", 0)]);
     }
 }

@@ -69,14 +69,14 @@ fn routes_labels_and_macs_follow_from_guests_and_gateways() {
     let desired = compiled(&format!("{HOST}{BASE}{}", guest(1)), &mut Ids::default());
     let nexthop = |prefix: &str| {
         let id = *desired.routes.get(&(Vrf(1), prefix.parse().unwrap())).unwrap();
-        desired.nexthops[&id].clone()
+        desired.nexthops.get(id).unwrap().into_owned()
     };
     let mac = "02:00:00:00:00:01".parse().unwrap();
     let vm1 = Nexthop::Encap { vif: VifId(1), mac };
     assert_eq!(nexthop("10.1.1.1/32"), vm1);
     assert_eq!(nexthop("10.1.1.254/32"), Nexthop::Receive);
     assert_eq!(nexthop("10.1.1.0/24"), Nexthop::Resolve { via: None });
-    assert_eq!(desired.nexthops[&desired.mpls[&101]], vm1);
+    assert_eq!(*desired.nexthops.get(desired.mpls[&101]).unwrap(), vm1);
     assert_eq!(desired.vxlan[&5001], Vrf(1));
     assert_eq!(desired.macs[&(Vrf(1), mac)], BridgeTarget::Vif(VifId(1)));
     assert_eq!(desired.networks[&Vrf(1)].members, [VifId(1)]);
@@ -127,7 +127,8 @@ outside_network = "red"
             let desired =
                 compile((&host, &index), &objects, &Desired::default(), &links, &mut Ids::default());
             let prefix = "10.1.1.1/32".parse().unwrap();
-            let nexthop = desired.nexthops[desired.routes.get(&(Vrf(1), prefix)).unwrap()].clone();
+            let nexthop = *desired.routes.get(&(Vrf(1), prefix)).unwrap();
+            let nexthop = desired.nexthops.get(nexthop).unwrap().into_owned();
             let key = Origins::of(&objects, &links.away).get("blue", prefix).unwrap().key();
             (desired, nexthop, key.kind)
         };
@@ -152,7 +153,7 @@ fn an_own_route_beats_the_one_that_follows_from_a_gateway() {
     let route = "[[route]]\nnetwork = \"blue\"\nprefix = \"10.1.1.0/24\"\nto = \"drop\"\n";
     let desired = compiled(&format!("{HOST}{BASE}{route}"), &mut Ids::default());
     let id = *desired.routes.get(&(Vrf(1), "10.1.1.0/24".parse().unwrap())).unwrap();
-    assert_eq!(desired.nexthops[&id], Nexthop::Discard);
+    assert_eq!(*desired.nexthops.get(id).unwrap(), Nexthop::Discard);
 }
 
 #[test]
@@ -164,7 +165,7 @@ fn the_way_out_does_not_lead_to_metadata_of_the_host() {
     };
     let [v4, v6] = Services::METADATA.map(|addr| (Vrf(1), IpNet::from(addr)));
     let desired = network("snat = \"host\"");
-    assert_eq!(desired.nexthops[desired.routes.get(&v6).unwrap()], Nexthop::Discard);
+    assert_eq!(*desired.nexthops.get(*desired.routes.get(&v6).unwrap()).unwrap(), Nexthop::Discard);
     assert!(!desired.networks[&Vrf(1)].gateways.contains(&v6.1));
     let desired = network("metadata = true");
     assert!([v4, v6].iter().all(|(vrf, net)| desired.networks[vrf].gateways.contains(net)));
@@ -311,7 +312,10 @@ fn each_vlan_of_a_guest_is_an_interface_of_its_network() {
     assert_eq!(desired.networks[&Vrf(1)].members, [own.id]);
     assert_eq!(desired.networks[&Vrf(2)].members, [vlan.id]);
     let route = *desired.routes.get(&(Vrf(2), "10.2.2.1/32".parse().unwrap())).unwrap();
-    assert_eq!(desired.nexthops[&route], Nexthop::Encap { vif: vlan.id, mac: vlan.mac.unwrap() });
+    assert_eq!(
+        *desired.nexthops.get(route).unwrap(),
+        Nexthop::Encap { vif: vlan.id, mac: vlan.mac.unwrap() }
+    );
     let mut tables = Tables::new();
     tables.apply(&Desired::default().changes_to(&desired)).unwrap();
     tables.apply(&desired.changes_to(&compiled(HOST, &mut Ids::default()))).unwrap();

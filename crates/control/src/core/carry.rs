@@ -4,7 +4,7 @@
 
 mod early;
 
-use super::counts::Counts;
+use super::counts::{Counts, Departed, TunnelOf};
 use super::directory::{Directory, Translation};
 use super::inherited::Inherited;
 use super::plugged::Plugged;
@@ -13,7 +13,7 @@ use crate::compile::Desired;
 use carryover::{Former, Opened, Own};
 pub(super) use early::Early;
 use early::Entered;
-use executor::{BadRecord, Executor, FlowInfo, LearnedMac, RECORD};
+use executor::{BadRecord, Counters, Executor, FlowInfo, LearnedMac, RECORD};
 use model::{BridgeTarget, GATEWAY_MAC, Learn, Seconds, VifId, Vrf};
 use packet::Mac;
 use rustix::time::{ClockId, clock_gettime};
@@ -117,11 +117,12 @@ impl Carry {
     }
 
     /// Writes counts, learned MACs and the places of taps, which change without a request.
-    pub(super) fn keep(&self, view: &View, at_end: bool) {
+    pub(super) fn keep(&self, view: &View, departed: &Departed, at_end: bool) {
         // A look at a tap is a request to the helper.
         let looks = at_end || self.kept.fetch_add(1, Relaxed).is_multiple_of(LOOK_EACH);
         let plugged = looks.then(|| view.look_at_taps());
-        let (counts, macs) = (Counts::of(view), view.executor.learned().into_iter().filter_map(KnownMac::of));
+        let (counts, macs) =
+            (Counts::of(view, departed), view.executor.learned().into_iter().filter_map(KnownMac::of));
         let macs = macs.collect();
         let mut snapshot = self.lock();
         // Names are written before the tables have them. Counts and MACs have numbers of the view, so write
@@ -133,10 +134,12 @@ impl Carry {
         }
     }
 
-    /// Lets the executor go on counting from the counts of the previous daemon.
-    pub(super) fn resume(&self, view: &View) {
-        let past = self.lock().counts.past(view);
-        view.executor.enter_counts(past);
+    /// Lets the executor go on counting from the counts of the previous daemon, and returns those of tunnels for labels
+    /// that are gone.
+    pub(super) fn resume(&self, view: &View) -> Vec<(TunnelOf, Counters)> {
+        let snapshot = self.lock();
+        view.executor.enter_counts(snapshot.counts.past(view));
+        snapshot.counts.departed().collect()
     }
 
     /// Returns the time when the counts were zero, seconds since the Unix epoch, if it is known.

@@ -161,7 +161,7 @@ impl Parsed {
             let differs = match (changed.new_route(), changed.now()) {
                 (Some(is), _) => {
                     let wanted = self.objects.routes().get(is.network, is.prefix);
-                    wanted.map_or_else(is_of_file, |wanted| wanted.to() != is.to())
+                    wanted.map_or_else(is_of_file, |wanted| *wanted.to() != *is.to())
                 }
                 (_, Some(is)) => {
                     let wanted = self.objects.other(&changed.key());

@@ -3,12 +3,14 @@
 use super::Core;
 use super::carry::epoch_seconds;
 use super::view::View;
-use crate::service::nexthop_entries;
+use crate::compile::Desired;
 use config::{Kind, Object};
 use executor::{Counters, FlowUse, Past, VifCounters, WorkerCounters};
-use model::{DropReason, NexthopId};
+use model::{ApplyError, Change, DropReason, Nexthop, Tunnel, TunnelKind};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct VifCounts {
@@ -27,7 +29,7 @@ pub(super) struct Counts {
     workers: Vec<WorkerCounters>,
     /// Each with its network and the text of the rule.
     rules: Vec<(String, String, Counters)>,
-    /// Each with the nexthop in words.
+    /// Each with the nexthop in words, which say all of it but numbers; and each with a tunnel, for labels that are gone.
     nexthops: Vec<(String, Counters)>,
     flows_created: u64,
 }
@@ -44,7 +46,7 @@ impl Core {
 }
 
 impl Counts {
-    pub(super) fn of(view: &View) -> Self {
+    pub(super) fn of(view: &View, departed: &Departed) -> Self {
         let of_vif = |id| VifCounts {
             counters: view.vif_counters(id),
             drops: view.drops_at(id),
@@ -56,16 +58,18 @@ impl Counts {
             let counted = view.executor.rule_counters(view.ids.rule(&rule.network, &text)?);
             (counted != Counters::default()).then(|| (rule.network.clone(), text, counted))
         });
-        let nexthops = nexthop_entries(view).filter(|entry| entry.packets > 0);
-        let counted = |entry: api::v1::NexthopEntry| {
-            (entry.text, Counters { packets: entry.packets, bytes: entry.bytes })
-        };
+        let nexthops = view.executor.counted_nexthops().into_iter().filter_map(|(id, counted)| {
+            let words = words(&*view.tables.nexthops.get(id)?, view)?;
+            (counted.packets > 0).then_some((words, counted))
+        });
+        let departed = departed.of(view).into_iter();
+        let departed = departed.map(|((kind, remote), counted)| (tunnel_words(kind, remote), counted));
         Self {
             reasons: DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect(),
             vifs: view.tables.vifs.keys().map(|id| (id.0, of_vif(*id))).collect(),
             workers: view.executor.workers(),
             rules: rules.collect(),
-            nexthops: nexthops.map(counted).collect(),
+            nexthops: nexthops.chain(departed).collect(),
             flows_created: view.executor.flows_created(),
         }
     }
@@ -89,14 +93,130 @@ impl Counts {
             .rules
             .iter()
             .filter_map(|(network, text, counted)| Some((view.ids.rule(network, text)?, *counted)));
-        let now: HashMap<_, _> =
-            nexthop_entries(view).map(|entry| (entry.text, NexthopId(entry.id))).collect();
-        let nexthops = self.nexthops.iter().filter_map(|(text, counted)| Some((*now.get(text)?, *counted)));
+        let id = |text: &str| view.ids.nexthop(nexthop(text, view)?);
+        let nexthops = self.nexthops.iter().filter_map(|(text, counted)| Some((id(text)?, *counted)));
         Past {
             workers: self.workers.clone(),
             rules: rules.collect(),
             nexthops: nexthops.collect(),
             flows_created: self.flows_created,
         }
+    }
+
+    /// Returns the counts of tunnels for labels that are gone.
+    pub(super) fn departed(&self) -> impl Iterator<Item = (TunnelOf, Counters)> {
+        self.nexthops.iter().filter_map(|(text, counted)| match text.split(' ').collect::<Vec<_>>()[..] {
+            [kind, "to", remote] => Some(((tunnel_kind(kind)?, remote.parse().ok()?), *counted)),
+            _ => None,
+        })
+    }
+}
+
+/// A tunnel, whatever its label.
+pub(crate) type TunnelOf = (TunnelKind, IpAddr);
+
+/// Counts of tunnels' nexthops that are gone: what is counted by tunnel does not become less when a label goes.
+#[derive(Default)]
+pub(super) struct Departed(Mutex<BTreeMap<TunnelOf, Counters>>);
+
+impl Departed {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TunnelOf, Counters>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, more: impl IntoIterator<Item = (TunnelOf, Counters)>) {
+        let mut all = self.lock();
+        for (tunnel, counted) in more {
+            let sum = all.entry(tunnel).or_default();
+            *sum = Counters { packets: sum.packets + counted.packets, bytes: sum.bytes + counted.bytes };
+        }
+    }
+
+    /// Returns the counts of tunnels that are there, and forgets the others.
+    fn of(&self, view: &View) -> BTreeMap<TunnelOf, Counters> {
+        let mut all = self.lock();
+        let there: BTreeSet<_> = view.tables.nexthops.tunnels().map(of_tunnel).collect();
+        all.retain(|tunnel, _| there.contains(tunnel));
+        all.clone()
+    }
+}
+
+pub(crate) const fn of_tunnel(tunnel: &Tunnel) -> TunnelOf {
+    (tunnel.kind, tunnel.remote)
+}
+
+impl Core {
+    /// Returns the packets that tunnels took, whatever their labels.
+    pub(crate) fn tunnel_packets(&self, view: &View) -> BTreeMap<TunnelOf, u64> {
+        let mut all: BTreeMap<_, _> =
+            view.tables.nexthops.tunnels().map(|tunnel| (of_tunnel(tunnel), 0)).collect();
+        let departed = self.departed.of(view).into_iter();
+        let now = view.executor.counted_nexthops().into_iter().filter_map(|(id, counted)| {
+            match *view.tables.nexthops.get(id)? {
+                Nexthop::Tunnel(ref tunnel) => Some((of_tunnel(tunnel), counted)),
+                _ => None,
+            }
+        });
+        for (tunnel, counted) in departed.chain(now) {
+            all.entry(tunnel).and_modify(|packets| *packets += counted.packets);
+        }
+        all
+    }
+
+    /// Has the executor apply changes of these tables.
+    pub(super) fn put(&self, from: &Desired, changes: &[Change]) -> Result<(), ApplyError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let departed = changes.iter().filter_map(|change| {
+            let Change::DelNexthop(id) = *change else { return None };
+            let Nexthop::Tunnel(ref tunnel) = *from.nexthops.get(id)? else { return None };
+            let counted = self.executor.nexthop_counters(id);
+            (counted.packets > 0).then_some((of_tunnel(tunnel), counted))
+        });
+        let departed: Vec<_> = departed.collect();
+        self.executor.apply(changes)?;
+        self.departed.add(departed);
+        self.ports.tables_changed();
+        Ok(())
+    }
+}
+
+fn tunnel_words(kind: TunnelKind, remote: IpAddr) -> String {
+    format!("{} to {remote}", Tunnel { kind, remote, id: 0, mac: None }.encapsulation())
+}
+
+fn tunnel_kind(name: &str) -> Option<TunnelKind> {
+    let all = [TunnelKind::MplsUdp, TunnelKind::MplsGre, TunnelKind::Vxlan, TunnelKind::Geneve];
+    let remote = Ipv4Addr::UNSPECIFIED.into();
+    all.into_iter().find(|kind| Tunnel { kind: *kind, remote, id: 0, mac: None }.encapsulation() == name)
+}
+
+/// Returns a nexthop in words, from which [`nexthop`] reads it. Groups count nothing.
+fn words(nexthop: &Nexthop, view: &View) -> Option<String> {
+    match nexthop {
+        Nexthop::Ecmp(_) => None,
+        Nexthop::Tunnel(Tunnel { mac: Some(mac), .. }) => Some(format!("{} mac {mac}", nexthop.words(view))),
+        other => Some(other.words(view)),
+    }
+}
+
+fn nexthop(words: &str, view: &View) -> Option<Nexthop> {
+    let tunnel = |kind, remote: &str, id: &str, mac: Option<&str>| {
+        let mac = mac.map(str::parse).transpose().ok()?;
+        let tunnel =
+            Tunnel { kind: tunnel_kind(kind)?, remote: remote.parse().ok()?, id: id.parse().ok()?, mac };
+        Some(Nexthop::Tunnel(tunnel))
+    };
+    match words.split(' ').collect::<Vec<_>>()[..] {
+        ["discard"] => Some(Nexthop::Discard),
+        ["receive"] => Some(Nexthop::Receive),
+        ["encap", mac, "to", vif] => Some(Nexthop::Encap { vif: view.ids.vif(vif)?, mac: mac.parse().ok()? }),
+        ["to", "network", name] => Some(Nexthop::VrfTranslate { vrf: view.network(name)?.vrf }),
+        ["resolve"] => Some(Nexthop::Resolve { via: None }),
+        ["resolve", "via", via] => Some(Nexthop::Resolve { via: Some(via.parse().ok()?) }),
+        [kind, "to", remote, "label" | "vni", id] => tunnel(kind, remote, id, None),
+        [kind, "to", remote, "label" | "vni", id, "mac", mac] => tunnel(kind, remote, id, Some(mac)),
+        _ => None,
     }
 }

@@ -140,7 +140,7 @@ impl Core {
         let to = (&mut state.inherited, &state.plugged);
         let carry = Carry::begin(left, &state.desired, &*self.executor, to);
         self.publish(View::new(state, self.executor.clone(), self.started));
-        carry.resume(&self.view());
+        self.departed.add(carry.resume(&self.view()));
         let _ = self.carry.set(carry);
     }
 

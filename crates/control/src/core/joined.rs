@@ -43,7 +43,7 @@ impl Joined {
         if !state.is_plain(&changed, next) || !names.follow(&changed) {
             return Ok(None);
         }
-        let added = changed.iter().filter_map(|changed| changed.objects()[1].as_deref().cloned());
+        let added = changed.iter().filter_map(|changed| changed.new_object());
         none_of(config::check_routes_and_rules(&state.index, added))?;
         let changes = compiled_changes(&state.index, &changed);
         let desired = std::mem::take(&mut self.desired);

@@ -72,7 +72,10 @@ impl Core {
     /// Returns the routes of a source.
     pub fn routes_of(&self, of: SourceId) -> Vec<(Vrf, IpNet, PathSet)> {
         let view = self.view();
-        view.tables.learned.of(of).map(|((vrf, prefix), paths)| (vrf, prefix, paths.clone())).collect()
+        let route = |((vrf, prefix), nexthop)| {
+            compile::paths_of(&view.tables.nexthops, nexthop).map(|paths| (vrf, prefix, paths))
+        };
+        view.tables.learned.of(of).filter_map(route).collect()
     }
 
     /// Returns what is learned of bridges, as changes from nothing.
@@ -141,10 +144,7 @@ impl Core {
 
     fn put_in_force(&self, state: &mut State, desired: Desired, ids: Ids) -> Result<(), Error> {
         let changes = state.desired.changes_to(&desired);
-        if !changes.is_empty() {
-            self.executor.apply(&changes)?;
-            self.ports.tables_changed();
-        }
+        self.put(&state.desired, &changes)?;
         (state.desired, state.ids) = (desired, ids);
         self.publish(self.view().after(state));
         Ok(())

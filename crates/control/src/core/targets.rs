@@ -50,7 +50,8 @@ impl Targets {
             match changed.kind() {
                 Kind::Route => {
                     let of = [changed.new_route(), changed.old_route()];
-                    self.routes.follow(of.map(|route| named(route.map(Written::to).unwrap_or_default())));
+                    let of = of.map(|route| route.map(Written::to));
+                    self.routes.follow(of.each_ref().map(|to| named(to.as_deref().unwrap_or_default())));
                 }
                 Kind::Rule => {
                     self.rules.follow([changed.now(), changed.old()].map(|owned| named_by_rule(rule(owned))));

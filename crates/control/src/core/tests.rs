@@ -1,5 +1,6 @@
 //! Tests changes as a whole: owners, ports that can't be opened, executors that refuse, restarts.
 
+mod counts;
 pub(crate) mod fake;
 mod files;
 mod left;

@@ -105,15 +105,20 @@ impl<'a> Changed<'a> {
         [object(self.old_route(), self.old()), object(self.new_route(), self.now())]
     }
 
+    /// Returns the object that is there now, a route as well.
+    pub(crate) fn new_object(self) -> Option<Object> {
+        self.new_route().map(Written::object).or_else(|| self.now().map(|owned| owned.object.clone()))
+    }
+
     /// Returns owner and place of what is there now.
     pub(crate) fn new_owner(self) -> Option<(&'a Owner, u64)> {
-        let route = self.new_route().map(|route| (route.owner(), route.kept.seq));
+        let route = self.new_route().map(|route| (route.owner(), route.kept.seq()));
         route.or(self.now().map(|owned| (&owned.owner, owned.seq)))
     }
 
     /// Returns the place of what was there last.
     pub(crate) fn last_seq(self) -> Option<u64> {
-        let before = || self.old_route().map(|route| route.kept.seq).or(self.old().map(|owned| owned.seq));
+        let before = || self.old_route().map(|route| route.kept.seq()).or(self.old().map(|owned| owned.seq));
         self.new_owner().map(|(_, seq)| seq).or_else(before)
     }
 

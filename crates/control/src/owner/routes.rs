@@ -1,18 +1,21 @@
 //! The routes that somebody wrote. There may be a million, so none has memory of its own for what others have as well:
-//! its network, its owner and its targets.
+//! its network, its owner and its targets. A route to one tunnel has its label beside it, since there may be a label for
+//! each route.
 
 use super::{Owned, Owner};
 use crate::prefixes::Prefixes;
-use config::{Key, Kind, Object, Route, Target};
+use config::{Key, Kind, Object, Route, Target, Tunnel};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use ipnet::IpNet;
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 /// The part of a route that many routes have in common.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Common {
     pub(crate) owner: Owner,
+    /// The targets. A tunnel that is the only one has no label here.
     pub(crate) to: Vec<Target>,
 }
 
@@ -20,19 +23,75 @@ pub(crate) struct Common {
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) common: Arc<Common>,
-    pub(crate) seq: u64,
+    /// Place among others, and in the low bits the label: a million of these should be small.
+    seq_and_label: u64,
+}
+
+/// Bits of a label, or of a VXLAN network identifier.
+const LABEL: u32 = 24;
+
+/// The targets of a route.
+pub(crate) enum RouteTargets<'a> {
+    Tunnel(Target),
+    All(&'a [Target]),
+}
+
+impl Deref for RouteTargets<'_> {
+    type Target = [Target];
+
+    fn deref(&self) -> &[Target] {
+        match self {
+            Self::Tunnel(target) => std::slice::from_ref(target),
+            Self::All(targets) => targets,
+        }
+    }
 }
 
 impl PartialEq for Kept {
     fn eq(&self, other: &Self) -> bool {
-        self.seq == other.seq && self.is_like(other)
+        self.seq() == other.seq() && self.is_like(other)
     }
 }
 
 impl Kept {
+    /// Makes a route. Places beyond 2^40 are all the last one, so routes that come so late are listed by prefix.
+    pub(crate) fn new(owner: Owner, mut to: Vec<Target>, seq: u64) -> Self {
+        let label = match &mut to[..] {
+            [Target::Tunnel(tunnel)] => std::mem::take(&mut tunnel.id),
+            _ => 0,
+        };
+        let seq_and_label = seq.min(u64::MAX >> LABEL) << LABEL | u64::from(label);
+        Self { common: Arc::new(Common { owner, to }), seq_and_label }
+    }
+
+    /// Returns the place among other routes.
+    pub(crate) const fn seq(&self) -> u64 {
+        self.seq_and_label >> LABEL
+    }
+
+    /// Returns the label of the only tunnel, or 0.
+    pub(crate) const fn label(&self) -> u32 {
+        (self.seq_and_label & ((1 << LABEL) - 1)) as u32
+    }
+
+    pub(crate) fn to(&self) -> RouteTargets<'_> {
+        match self.common.to[..] {
+            [Target::Tunnel(ref tunnel)] => {
+                RouteTargets::Tunnel(Target::Tunnel(Tunnel { id: self.label(), ..tunnel.clone() }))
+            }
+            ref all => RouteTargets::All(all),
+        }
+    }
+
+    /// Returns the same with an equal common part.
+    pub(crate) fn with(self, common: Arc<Common>) -> Self {
+        Self { common, ..self }
+    }
+
     /// Is true if owner and targets are the same.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.common, &other.common) || self.common == other.common
+        let is_same = Arc::ptr_eq(&self.common, &other.common) || self.common == other.common;
+        is_same && self.label() == other.label()
     }
 }
 
@@ -45,8 +104,8 @@ pub(crate) struct Written<'a> {
 }
 
 impl<'a> Written<'a> {
-    pub(crate) fn to(self) -> &'a [Target] {
-        &self.kept.common.to
+    pub(crate) fn to(self) -> RouteTargets<'a> {
+        self.kept.to()
     }
 
     pub(crate) fn owner(self) -> &'a Owner {
@@ -63,7 +122,7 @@ impl<'a> Written<'a> {
     }
 
     pub(crate) fn owned(self) -> Owned {
-        Owned { owner: self.owner().clone(), seq: self.kept.seq, object: self.object() }
+        Owned { owner: self.owner().clone(), seq: self.kept.seq(), object: self.object() }
     }
 }
 
@@ -115,23 +174,18 @@ impl Routes {
     }
 
     /// Puts a route in the place of another one, if there is one.
-    pub(super) fn put(&mut self, network: &str, prefix: IpNet, common: Common, seq: u64) {
-        self.put_kept(network, prefix, Kept { common: Arc::new(common), seq });
-    }
-
-    /// Does the same with one that is kept elsewhere.
-    pub(super) fn put_kept(&mut self, network: &str, prefix: IpNet, Kept { common, seq }: Kept) {
-        let common = match self.commons.get_key_value_mut(&*common) {
+    pub(super) fn put(&mut self, network: &str, prefix: IpNet, kept: Kept) {
+        let common = match self.commons.get_key_value_mut(&*kept.common) {
             Some((known, count)) => {
                 *count += 1;
                 known.clone()
             }
             None => {
-                self.commons.insert(common.clone(), 1);
-                common
+                self.commons.insert(kept.common.clone(), 1);
+                kept.common.clone()
             }
         };
-        let kept = Kept { common, seq };
+        let kept = kept.with(common);
         let old = match self.networks.get_mut(network) {
             Some(of) => of.0.insert(((), prefix), kept),
             None => {

@@ -8,6 +8,7 @@ use crate::underlay::RemoteStatus;
 use api::v1::{self, TableName};
 use config::Object;
 use model::{BridgeTarget, NeighbourScope, Nexthop, NexthopId, Shape, Vif, VifKind, Vrf};
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use tonic::Status;
@@ -146,7 +147,7 @@ pub(super) fn live_mtu(vif: &Vif, port: &mem::PortStatus) -> u16 {
 }
 
 fn nexthop_text(view: &View, id: NexthopId) -> String {
-    match view.tables.nexthops.get(&id) {
+    match view.tables.nexthops.get(id).as_deref() {
         Some(Nexthop::Ecmp(members)) => {
             let member = |(member, weight)| match weight {
                 1 => nexthop_text(view, member),
@@ -166,7 +167,7 @@ fn nexthops(view: &View, remotes: &[RemoteStatus]) -> impl Iterator<Item = v1::N
     let sessions: HashMap<_, _> = remotes.iter().map(|of| (of.remote, (of.is_down, &of.session))).collect();
     nexthop_entries(view).map(move |entry| {
         let id = NexthopId(entry.id);
-        let remote = view.tables.nexthops.get(&id).and_then(Nexthop::remote);
+        let remote = view.tables.nexthops.get(id).and_then(|nexthop| nexthop.remote());
         let (down, bfd) = remote.and_then(|remote| sessions.get(&remote)).copied().unzip();
         let (down, bfd) = (down.unwrap_or_default(), bfd.cloned());
         let of = users.remove(&id).unwrap_or_default();
@@ -175,21 +176,13 @@ fn nexthops(view: &View, remotes: &[RemoteStatus]) -> impl Iterator<Item = v1::N
     })
 }
 
-pub(crate) fn nexthop_entries(view: &View) -> impl Iterator<Item = v1::NexthopEntry> {
-    let entry = move |(&id, nexthop): (&NexthopId, &Nexthop)| {
-        let used = view.executor.nexthop_counters(id);
+fn nexthop_entries(view: &View) -> impl Iterator<Item = v1::NexthopEntry> {
+    let counted = view.executor.counted_nexthops();
+    let entry = move |(id, nexthop): (NexthopId, Cow<'_, Nexthop>)| {
+        let used = counted.get(&id).copied().unwrap_or_default();
         v1::NexthopEntry {
             id: id.0,
-            kind: match nexthop {
-                Nexthop::Discard => "discard",
-                Nexthop::Receive => "receive",
-                Nexthop::Encap { .. } => "encap",
-                Nexthop::Tunnel(_) => "tunnel",
-                Nexthop::VrfTranslate { .. } => "vrf-translate",
-                Nexthop::Resolve { .. } => "resolve",
-                Nexthop::Ecmp(_) => "ecmp",
-            }
-            .to_owned(),
+            kind: nexthop_kind(&nexthop).to_owned(),
             text: nexthop_text(view, id),
             packets: used.packets,
             bytes: used.bytes,
@@ -197,6 +190,19 @@ pub(crate) fn nexthop_entries(view: &View) -> impl Iterator<Item = v1::NexthopEn
         }
     };
     view.tables.nexthops.iter().map(entry)
+}
+
+/// Returns the word for nexthops of this kind.
+pub(crate) const fn nexthop_kind(nexthop: &Nexthop) -> &'static str {
+    match nexthop {
+        Nexthop::Discard => "discard",
+        Nexthop::Receive => "receive",
+        Nexthop::Encap { .. } => "encap",
+        Nexthop::Tunnel(_) => "tunnel",
+        Nexthop::VrfTranslate { .. } => "vrf-translate",
+        Nexthop::Resolve { .. } => "resolve",
+        Nexthop::Ecmp(_) => "ecmp",
+    }
 }
 
 fn routes(view: &View, only: Option<Vrf>) -> impl Iterator<Item = v1::RouteEntry> {

@@ -69,7 +69,7 @@ pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
             .iter()
             .for_each(|&id| note(&mut users, id, || format!("flood of network \"{}\"", network.name)));
     }
-    for (group, nexthop) in &tables.nexthops {
+    for (group, nexthop) in tables.nexthops.others() {
         if let Nexthop::Ecmp(members) = nexthop {
             let members = model::weights(members).into_iter();
             members.for_each(|(id, _)| note(&mut users, id, || format!("nexthop {group}")));
@@ -82,7 +82,8 @@ pub(super) fn of_nexthops(view: &View) -> HashMap<NexthopId, Users> {
 pub(super) fn nexthop_names(view: &View) -> HashMap<NexthopId, Vec<String>> {
     let mut names: HashMap<NexthopId, Vec<String>> = HashMap::new();
     for route in view.objects.routes().iter() {
-        let [Target::Nexthop(name)] = route.to() else { continue };
+        let to = route.to();
+        let [Target::Nexthop(name)] = &*to else { continue };
         let network = view.network(route.network);
         let id = network.and_then(|network| view.tables.routes.get(&(network.vrf, route.prefix)));
         if let Some(id) = id {

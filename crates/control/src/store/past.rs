@@ -166,10 +166,10 @@ impl Past {
     fn unkeep(&mut self, place: Place, old: Option<Kept>) -> Sides {
         let (name, now) = self.there(&place.0, place.1);
         let (network, prefix) = (name.unwrap_or_else(|| (&*place.0).into()), place.1);
-        let old = old.map(|Kept { common, seq }| {
-            let common = self.commons.get(&*common).cloned().unwrap_or(common);
+        let old = old.map(|old| {
+            let common = self.commons.get(&*old.common).unwrap_or(&old.common).clone();
             self.commons.insert(common.clone());
-            Kept { common, seq }
+            old.with(common)
         });
         let new = self.earlier_routes.insert(place, old.clone()).unwrap_or(now);
         Sides::Route(Difference::Route { network, prefix, old, new })
@@ -262,5 +262,5 @@ impl Past {
 fn route(stored: Option<&Stored>) -> Option<Option<Kept>> {
     let Some(stored) = stored else { return Some(None) };
     let (owner, Object::Route(Route { to, .. })) = object(stored)? else { return None };
-    Some(Some(Kept { common: Arc::new(Common { owner, to }), seq: stored.seq }))
+    Some(Some(Kept::new(owner, to, stored.seq)))
 }

@@ -1,11 +1,10 @@
 //! The contents of a record of the store.
 
-use crate::owner::{Common, Kept, Owner};
+use crate::owner::{Kept, Owner};
 use config::Target;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
@@ -37,12 +36,13 @@ struct RouteStored(u64, String, String);
 impl RouteEntry {
     /// Returns the entry of a route that is there, or is gone.
     pub(super) fn new(network: &str, prefix: IpNet, kept: Option<&Kept>) -> Self {
-        let stored = |Kept { common, seq }: &Kept| {
-            let to = common.to.chunk_by(PartialEq::eq).map(|same| match same.len() {
+        let stored = |kept: &Kept| {
+            let to = kept.to();
+            let to = to.chunk_by(PartialEq::eq).map(|same| match same.len() {
                 1 => same[0].in_words(),
                 weight => format!("{weight}*{}", same[0].in_words()),
             });
-            RouteStored(*seq, common.owner.name().to_owned(), to.collect::<Vec<_>>().join(", "))
+            RouteStored(kept.seq(), kept.common.owner.name().to_owned(), to.collect::<Vec<_>>().join(", "))
         };
         Self(network.to_owned(), prefix, kept.map(stored))
     }
@@ -59,7 +59,7 @@ impl RouteEntry {
         let Some(RouteStored(seq, owner, to)) = &self.2 else { return Ok(None) };
         let to: Option<Vec<Vec<Target>>> = to.split(", ").map(places).collect();
         match Owner::from_name(owner).zip(to.map(|to| to.concat())) {
-            Some((owner, to)) => Ok(Some(Kept { common: Arc::new(Common { owner, to }), seq: *seq })),
+            Some((owner, to)) => Ok(Some(Kept::new(owner, to, *seq))),
             None => Err(Record { routes: vec![self], ..Record::default() }.text()),
         }
     }

@@ -79,7 +79,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         let route = self.tables.route(network.vrf, dst);
         let nexthop = route.and_then(|route| self.tables.nexthop(route.nexthop));
-        nexthop.is_some_and(|nexthop| !matches!(nexthop, Nexthop::Resolve { via: None }))
+        nexthop.is_some_and(|nexthop| !matches!(*nexthop, Nexthop::Resolve { via: None }))
     }
 
     /// Returns the exit to which a bridge entry leads.
@@ -88,7 +88,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
             BridgeTarget::Vif(id) => self.port(network, id),
             BridgeTarget::Nexthop(id) => {
                 self.effects.nexthop = Some(id);
-                match self.tables.nexthop(id) {
+                match self.tables.nexthop(id).as_deref() {
                     Some(crate::Nexthop::Tunnel(tunnel)) if tunnel.kind == TunnelKind::Vxlan => {
                         Ok(Exit::Tunnel(*tunnel))
                     }
@@ -199,7 +199,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     ) -> impl Iterator<Item = Exit<'a>> + use<'a, T> {
         let tables = self.tables;
         let tunnels: &[_] = if origin.may_flood_tunnels(network) { &network.flood } else { &[] };
-        tunnels.iter().filter_map(move |id| match tables.nexthop(*id) {
+        tunnels.iter().filter_map(move |id| match tables.nexthop(*id).as_deref() {
             Some(crate::Nexthop::Tunnel(tunnel)) if tunnel.kind == TunnelKind::Vxlan => {
                 Some(Exit::Tunnel(*tunnel))
             }

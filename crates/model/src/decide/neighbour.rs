@@ -203,7 +203,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         route.filter(|route| route.prefix_len > subnet && (!probes || is_host(route))).is_some_and(|route| {
             self.tables
                 .nexthop(route.nexthop)
-                .is_some_and(|nexthop| !matches!(nexthop, Nexthop::Resolve { .. }))
+                .is_some_and(|nexthop| !matches!(*nexthop, Nexthop::Resolve { .. }))
         })
     }
 

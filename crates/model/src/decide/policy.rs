@@ -259,7 +259,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         }
         for _ in 0..MAX_TRANSLATIONS {
             let route = self.tables.route(vrf, src);
-            match route.and_then(|route| self.tables.nexthop(route.nexthop)) {
+            match route.and_then(|route| self.tables.nexthop(route.nexthop)).as_deref() {
                 Some(Nexthop::VrfTranslate { vrf: next }) => vrf = *next,
                 _ => break,
             }

@@ -10,6 +10,7 @@ use crate::{
 };
 use packet::checksum::{L4Check, verify_l4};
 use packet::{Fragment, Headers, IcmpError, Ip, L4, Mac, TunnelKind, proto};
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// Most changes of network (by a route or a floating address) for one packet.
@@ -20,7 +21,7 @@ pub(super) enum Found<'a> {
     /// To one of Viaduct's own gateway addresses, in this network.
     Local(&'a Network),
     /// To a nexthop, from the last network on the path.
-    Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, sharing: Sharing, nexthop: &'a Nexthop },
+    Nexthop { network: &'a Network, dst: IpAddr, nat: Nat, sharing: Sharing, nexthop: Cow<'a, Nexthop> },
 }
 
 impl<'a, T: Lookup> Walk<'a, T> {
@@ -35,8 +36,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
         };
         match found {
             Found::Local(network) => self.serve(frame, ip, network),
-            Found::Nexthop { network, nexthop: Nexthop::Resolve { .. }, .. }
-                if shared && network.vrf == frame.network.vrf =>
+            Found::Nexthop { network, ref nexthop, .. }
+                if shared
+                    && network.vrf == frame.network.vrf
+                    && matches!(**nexthop, Nexthop::Resolve { .. }) =>
             {
                 Err(DropReason::NotForUs.into())
             }
@@ -47,7 +50,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
                 if nat != Nat::default() && is_roce(&frame.headers.l4) {
                     return Err(DropReason::RoceNat.into());
                 }
-                self.send(frame, (network, dst), nat, sharing, nexthop)
+                self.send(frame, (network, dst), nat, sharing, &nexthop)
             }
         }
     }
@@ -81,35 +84,39 @@ impl<'a, T: Lookup> Walk<'a, T> {
             }
             let Some(route) = self.tables.route(network.vrf, dst) else {
                 return if is_on_link(frame, network, dst) {
-                    Ok(Found::Nexthop { network, dst, nat, sharing, nexthop: &ON_LINK })
+                    Ok(Found::Nexthop { network, dst, nat, sharing, nexthop: Cow::Borrowed(&ON_LINK) })
                 } else {
                     Err(Stop::Refuse(IcmpError::NoRoute, DropReason::NoRoute))
                 };
             };
             let (id, nexthop) = self.pick(route.nexthop, self.choice(&frame.headers, frame.end))?;
             self.effects.nexthop = Some(id);
-            match nexthop {
+            match *nexthop {
                 Nexthop::VrfTranslate { vrf } => {
-                    nat.src = self.tables.floating_of(frame.network.vrf, src, *vrf).or(nat.src);
-                    nat.quoted = self.quoted_floating(frame, src, *vrf).or(nat.quoted);
+                    nat.src = self.tables.floating_of(frame.network.vrf, src, vrf).or(nat.src);
+                    nat.quoted = self.quoted_floating(frame, src, vrf).or(nat.quoted);
                     if nat.src.is_none()
                         && network.vrf == frame.network.vrf
-                        && network.sharing.hides(src, *vrf)
+                        && network.sharing.hides(src, vrf)
                     {
-                        sharing.out = Some(*vrf);
+                        sharing.out = Some(vrf);
                     }
-                    network = self.network(*vrf)?;
+                    network = self.network(vrf)?;
                 }
                 Nexthop::Receive => return Ok(Found::Local(network)),
                 Nexthop::Discard => return Err(DropReason::DiscardRoute.into()),
-                nexthop => return Ok(Found::Nexthop { network, dst, nat, sharing, nexthop }),
+                _ => return Ok(Found::Nexthop { network, dst, nat, sharing, nexthop }),
             }
         }
         Err(DropReason::RouteLoop.into())
     }
 
     /// Returns the nexthop with this id, or the member of its group that the flow uses.
-    pub(super) fn pick(&self, id: NexthopId, entropy: u32) -> Result<(NexthopId, &'a Nexthop), DropReason> {
+    pub(super) fn pick(
+        &self,
+        id: NexthopId,
+        entropy: u32,
+    ) -> Result<(NexthopId, Cow<'a, Nexthop>), DropReason> {
         ecmp_member(self.tables, id, entropy).ok_or(DropReason::NexthopInvalid)
     }
 
@@ -124,7 +131,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         (network, dst): (&'a Network, IpAddr),
         nat: Nat,
         sharing: Sharing,
-        nexthop: &'a Nexthop,
+        nexthop: &Nexthop,
     ) -> Outcome {
         let (exit, mac) = match self.exit(network, dst, nexthop) {
             Ok((Some(exit), mac)) => (exit, mac),
@@ -277,7 +284,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let Found::Nexthop { network, dst, nexthop, .. } = found? else {
             return Err(DropReason::NoRoute.into());
         };
-        let (exit, mac) = self.exit(network, dst, nexthop)?;
+        let (exit, mac) = self.exit(network, dst, &nexthop)?;
         let base = Forward { ttl_decrement: 0, tos: None, ..frame.routed(Nat::default(), mac) };
         self.effects.mirror_out.clear();
         match exit.ok_or(DropReason::NoRoute)? {

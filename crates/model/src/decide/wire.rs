@@ -257,16 +257,16 @@ impl<'a, T: Lookup> Walk<'a, T> {
         let headers = Headers::network(self.packet.bytes, tunnel.inner_at, tunnel.inner_end)?;
         let (id, nexthop) = self.pick(id, self.choice(&headers, tunnel.inner_end))?;
         self.effects.nexthop = Some(id);
-        match nexthop {
+        match *nexthop {
             Nexthop::Encap { vif, mac } => {
-                let vif = self.tables.vif(*vif).ok_or(DropReason::NexthopInvalid)?;
+                let vif = self.tables.vif(vif).ok_or(DropReason::NexthopInvalid)?;
                 let network =
                     vif.vrf.and_then(|vrf| self.tables.network(vrf)).ok_or(DropReason::NoNetwork)?;
                 let frame = self.decapsulated(tunnel, remote, headers, network)?;
-                Ok(self.labelled(&frame, vif, *mac).unwrap_or_else(|stop| self.stopped(&frame, stop)))
+                Ok(self.labelled(&frame, vif, mac).unwrap_or_else(|stop| self.stopped(&frame, stop)))
             }
             Nexthop::VrfTranslate { vrf } => {
-                let network = self.tables.network(*vrf).ok_or(DropReason::NoNetwork)?;
+                let network = self.tables.network(vrf).ok_or(DropReason::NoNetwork)?;
                 let frame = self.decapsulated(tunnel, remote, headers, network)?;
                 Ok(self.route(&frame).unwrap_or_else(|stop| self.stopped(&frame, stop)))
             }

@@ -31,9 +31,17 @@ const fn id_name(kind: TunnelKind) -> &'static str {
     if kind.has_ethernet() { "vni" } else { "label" }
 }
 
+impl Tunnel {
+    /// Returns the name of the encapsulation, as configured.
+    #[must_use]
+    pub const fn encapsulation(&self) -> &'static str {
+        tunnel_kind(self.kind)
+    }
+}
+
 impl Display for Tunnel {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "{} to {} {} {}", tunnel_kind(self.kind), self.remote, id_name(self.kind), self.id)
+        write!(f, "{} to {} {} {}", self.encapsulation(), self.remote, id_name(self.kind), self.id)
     }
 }
 

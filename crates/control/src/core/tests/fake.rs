@@ -33,6 +33,7 @@ pub struct FakeExecutor {
     applied: AtomicUsize,
     forbidden: Mutex<Option<IpNet>>,
     counted: AtomicUsize,
+    nexthops: Mutex<HashMap<NexthopId, Counters>>,
     stalled: Vec<usize>,
     entered: Mutex<Vec<FlowInfo>>,
     learned: Mutex<Vec<(Learn, Seconds)>>,
@@ -87,10 +88,18 @@ impl Executor for FakeExecutor {
             return Err(ApplyError::Limit { what: "interfaces", limit: 1 });
         }
         self.applied.fetch_add(1, Ordering::Relaxed);
+        let mut nexthops = self.nexthops.lock().unwrap();
+        for change in changes {
+            if let Change::DelNexthop(id) = change {
+                nexthops.remove(id);
+            }
+        }
         self.tables.lock().unwrap().apply(changes)
     }
 
-    fn enter_counts(&self, _: Past) {}
+    fn enter_counts(&self, past: Past) {
+        self.nexthops.lock().unwrap().extend(past.nexthops);
+    }
 
     fn workers(&self) -> Vec<WorkerCounters> {
         Vec::new()
@@ -109,8 +118,12 @@ impl Executor for FakeExecutor {
         Counters::default()
     }
 
-    fn nexthop_counters(&self, _: NexthopId) -> Counters {
-        Counters::default()
+    fn nexthop_counters(&self, nexthop: NexthopId) -> Counters {
+        self.nexthops.lock().unwrap().get(&nexthop).copied().unwrap_or_default()
+    }
+
+    fn counted_nexthops(&self) -> HashMap<NexthopId, Counters> {
+        self.nexthops.lock().unwrap().clone()
     }
 
     fn flows(&self, each: &mut dyn FnMut(FlowInfo) -> bool) {

@@ -160,7 +160,7 @@ impl Bench {
         let routes =
             tables.routes().map(|(vrf, net, to)| format!("{vrf} {net} {}", content(&view, &tables, to)));
         let mut nexthops: Vec<_> =
-            view.tables.nexthops.keys().map(|id| content(&view, &tables, *id)).collect();
+            view.tables.nexthops.iter().map(|(id, _)| content(&view, &tables, id)).collect();
         nexthops.sort();
         let mut shown: Vec<_> = view.tables.routes_in_force().collect();
         shown.sort();
@@ -207,7 +207,7 @@ impl Bench {
 
 /// Describes a nexthop by its content, because numbers of nexthops and of interfaces depend on history.
 fn content(view: &View, tables: &model::Tables, id: NexthopId) -> String {
-    match tables.nexthop(id).unwrap() {
+    match &*tables.nexthop(id).unwrap() {
         Nexthop::Ecmp(members) => {
             let mut members: Vec<_> = members.iter().map(|member| content(view, tables, *member)).collect();
             members.sort();

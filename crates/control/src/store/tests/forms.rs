@@ -116,7 +116,7 @@ fn routes_to_what_this_version_does_not_know_are_kept() {
 fn a_weight_is_written_once() {
     let text = "[\"blue\",\"10.1.0.0/16\",[1,\"api\",\"63*guest a, guest b\"]]";
     let kept = serde_json::from_str::<RouteEntry>(text).unwrap().kept().unwrap().unwrap();
-    assert_eq!(kept.common.to.len(), 64);
+    assert_eq!(kept.to().len(), 64);
     let again = RouteEntry::new("blue", "10.1.0.0/16".parse().unwrap(), Some(&kept));
     assert_eq!(serde_json::to_string(&again).unwrap(), text);
     for wrong in ["0*drop", "65*drop", "x*drop", "*drop"] {
