@@ -5,6 +5,7 @@
 //! and worked out when it is asked for, so that a route that flaps costs what it costs once.
 
 mod attributes;
+mod down;
 mod imports;
 mod select;
 
@@ -96,6 +97,8 @@ pub(crate) struct Rib {
     /// Routes that may be in the floods of each network. Those that are not are removed when the floods are worked out.
     floods: BTreeSet<(VrfId, Name)>,
     changed: BTreeSet<(VrfId, Subject)>,
+    /// Remotes of tunnels that are down.
+    down: BTreeSet<IpAddr>,
 }
 
 impl Rib {

@@ -212,14 +212,35 @@ impl Speaker {
     /// One that does not move (RFC 7432, 15.2) stays where it is.
     #[must_use]
     pub fn next_sequence(&self, vrf: VrfId, mac: Mac) -> Option<Mobility> {
-        let Mobility { sequence, .. } =
-            Some(self.rib.mac(vrf, mac)?.mobility).filter(|mobility| !mobility.sticky)?;
+        let Mobility { sequence, .. } = self.rib.mobility(vrf, mac).filter(|mobility| !mobility.sticky)?;
         Some(Mobility { sticky: false, sequence: sequence.saturating_add(1) })
     }
 
     /// Has [`Self::take_changes`] say again where a MAC address of a network is.
     pub fn tell_again(&mut self, vrf: VrfId, mac: Mac) {
         self.rib.note_mac(vrf, mac);
+    }
+
+    /// Follows whether remotes of tunnels are down: then routes to them are used only if there are no others.
+    pub fn set_down(&mut self, remotes: &[(IpAddr, bool)]) {
+        self.rib.set_down(remotes);
+    }
+
+    /// Returns the remotes of tunnels that routes name, used or not, in order.
+    pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.rib.remotes()
+    }
+
+    /// Returns whether routes name this remote of tunnels.
+    #[must_use]
+    pub fn names(&self, remote: &IpAddr) -> bool {
+        self.rib.names(remote)
+    }
+
+    /// Returns whether [`Event::Synchronized`] was said.
+    #[must_use]
+    pub const fn is_synchronized(&self) -> bool {
+        self.synchronized
     }
 
     /// Ends all sessions, with a text for the peers' operators (RFC 9003). Peers are not called again.
@@ -315,6 +336,7 @@ impl Speaker {
                 preference: one.attributes.preference,
                 as_path: one.attributes.path,
                 stale: peer.is_stale(one.key.name.family(), one.route.round),
+                down: self.rib.is_down(&one),
                 verdict,
             })
         };

@@ -156,6 +156,7 @@ pub enum Verdict {
 impl Verdict {
     pub(crate) const fn worse(rank: Rank) -> Self {
         Self::Worse(match rank {
+            Rank::Down => "its remote is down by BFD",
             Rank::Preference => "another has a higher LOCAL_PREF",
             Rank::PathLength => "another has a shorter AS path",
             Rank::Origin => "another has a better ORIGIN",
@@ -194,6 +195,8 @@ pub struct Candidate {
     pub as_path: u16,
     /// Whether it is of an earlier session, and not confirmed yet.
     pub stale: bool,
+    /// Whether its remote is down.
+    pub down: bool,
     /// Whether it is used.
     pub verdict: Verdict,
 }

@@ -5,7 +5,7 @@ use crate::bandwidth::Bandwidth;
 use crate::names::{Encapsulation, RouteTarget};
 use crate::route::{Mobility, VrfId};
 use packet::Mac;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -40,6 +40,13 @@ pub(crate) struct Attributes {
     pub(crate) targets: Box<[RouteTarget]>,
 }
 
+impl Attributes {
+    /// Returns the remote of the tunnel, if packets go by one.
+    pub(crate) fn remote(&self) -> Option<IpAddr> {
+        matches!(self.way, Way::Tunnel(_)).then_some(self.next_hop)
+    }
+}
+
 /// How packets go to the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Way {
@@ -59,6 +66,8 @@ pub(crate) struct Store {
     ids: HashMap<Arc<Attributes>, AttributesId>,
     entries: Vec<Entry>,
     free: Vec<AttributesId>,
+    /// The remotes of tunnels, with the number of entries that name each.
+    remotes: BTreeMap<IpAddr, u32>,
 }
 
 #[derive(Debug)]
@@ -89,6 +98,9 @@ impl Store {
             return id;
         }
         let networks = imports.networks(&attributes);
+        if let Some(remote) = attributes.remote() {
+            *self.remotes.entry(remote).or_default() += 1;
+        }
         let attributes = Arc::new(attributes);
         let entry = Entry { attributes: attributes.clone(), networks, users: 1 };
         let id = match self.free.pop() {
@@ -117,7 +129,20 @@ impl Store {
         if entry.users == 0 {
             self.ids.remove(&entry.attributes);
             self.free.push(id);
+            if let Some(remote) = entry.attributes.remote()
+                && let Some(entries) = self.remotes.get_mut(&remote)
+            {
+                *entries -= 1;
+                if *entries == 0 {
+                    self.remotes.remove(&remote);
+                }
+            }
         }
+    }
+
+    /// Returns the remotes of tunnels, with the number of attributes that name each.
+    pub(crate) const fn remotes(&self) -> &BTreeMap<IpAddr, u32> {
+        &self.remotes
     }
 
     pub(crate) fn get(&self, id: AttributesId) -> &Attributes {

@@ -7,7 +7,7 @@
 use super::attributes::{Attributes, Way};
 use super::{Key, PeerId, Rib, Route, of_mac, range, range_of};
 use crate::bandwidth;
-use crate::route::{KnownMac, MAX_FLOOD, MAX_PATHS, MacPath, Path, Tunnel, VrfId};
+use crate::route::{KnownMac, MAX_FLOOD, MAX_PATHS, MacPath, Mobility, Path, Tunnel, VrfId};
 use crate::update::nlri::{Kind, Name, Place};
 use ipnet::IpNet;
 use packet::Mac;
@@ -19,6 +19,8 @@ use std::ops::{Bound, RangeInclusive};
 /// Why one route is worse than another, in the order in which that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
+    /// The remote of its tunnel is down.
+    Down,
     Preference,
     PathLength,
     Origin,
@@ -157,20 +159,42 @@ impl Rib {
         self.store.networks(one.route.attributes).1.binary_search(&vrf).is_ok()
     }
 
-    /// Returns the routes that a network uses for a prefix.
+    /// Returns the routes that a network uses for a prefix: the best. If all of these are down, the best of others.
     pub(crate) fn used<'a>(
         &'a self,
         vrf: VrfId,
         prefix: IpNet,
         losers: Losers<'_, 'a>,
     ) -> Vec<Contender<'a>> {
-        let mut all = self.best(range(Place::Prefix(prefix)), |one| self.in_routes(vrf, one), &mut *losers);
+        let mut worse = Vec::new();
+        let best = self.winners((vrf, prefix), true, &mut |one, why| worse.push((*one, why)));
+        let is_down = |one: &Contender<'_>| self.is_down(one);
+        if best.iter().all(is_down) {
+            let others = self.winners((vrf, prefix), false, losers);
+            if !others.is_empty() {
+                let down = best.iter().chain(worse.iter().map(|(one, _)| one)).filter(|one| is_down(one));
+                down.for_each(|one| losers(one, Rank::Down));
+                return others;
+            }
+        }
+        worse.iter().for_each(|(one, why)| losers(one, *why));
+        best
+    }
+
+    /// Returns the best routes of a prefix: `with_down`: also among those to remotes that are down.
+    fn winners<'a>(
+        &'a self,
+        (vrf, prefix): (VrfId, IpNet),
+        with_down: bool,
+        losers: Losers<'_, 'a>,
+    ) -> Vec<Contender<'a>> {
+        let counts = |one: &Contender<'_>| self.in_routes(vrf, one) && (with_down || !self.is_down(one));
+        let mut all = self.best(range(Place::Prefix(prefix)), counts, &mut *losers);
         if prefix.prefix_len() == prefix.max_prefix_len() {
             for mac in self.owners(prefix.addr()) {
                 // In a network that has the MAC address itself, its subnet leads to its owner.
-                let counts = |one: &Contender<'_>| {
-                    one.route.routed > 0 && self.in_routes(vrf, one) && !self.in_macs(vrf, one)
-                };
+                let counts =
+                    |one: &Contender<'_>| one.route.routed > 0 && counts(one) && !self.in_macs(vrf, one);
                 let hosts = self.best(range(Place::Mac(mac, Some(prefix.addr()))), counts, &mut *losers);
                 all.extend(hosts.into_iter().map(|one| Contender { label: one.route.routed, ..one }));
             }
@@ -203,19 +227,29 @@ impl Rib {
 
     /// Returns where a MAC address of a network is.
     pub(crate) fn mac(&self, vrf: VrfId, mac: Mac) -> Option<MacPath> {
-        let all = self.best(of_mac(mac), |one| self.in_macs(vrf, one), |_, _| {});
-        let best = all.into_iter().min_by_key(mac_order)?;
+        let best = self.choose(|one| one, |with_down| self.best_mac(vrf, of_mac(mac), with_down))?;
         Some(MacPath { tunnel: best.tunnel()?, mobility: best.attributes.mobility })
+    }
+
+    /// Returns the last move of a MAC address, also to a remote that is down.
+    pub(crate) fn mobility(&self, vrf: VrfId, mac: Mac) -> Option<Mobility> {
+        self.best_mac(vrf, of_mac(mac), true).map(|best| best.attributes.mobility)
+    }
+
+    fn best_mac(&self, vrf: VrfId, range: RangeInclusive<Key>, with_down: bool) -> Option<Contender<'_>> {
+        let counts = |one: &Contender<'_>| self.in_macs(vrf, one) && (with_down || !self.is_down(one));
+        self.best(range, counts, |_, _| {}).into_iter().min_by_key(mac_order)
     }
 
     /// Returns the MAC address that has an IP address of a network.
     pub(crate) fn owner(&self, vrf: VrfId, address: IpAddr) -> Option<Mac> {
-        let best = |mac| {
-            let range = range(Place::Mac(mac, Some(address)));
-            let all = self.best(range, |one| self.in_macs(vrf, one), |_, _| {});
-            Some((all.iter().map(mac_order).min()?, mac))
+        let of = |mac| range(Place::Mac(mac, Some(address)));
+        let best = |with_down| {
+            let all =
+                self.owners(address).filter_map(|mac| Some((self.best_mac(vrf, of(mac), with_down)?, mac)));
+            all.min_by_key(|(one, mac)| (mac_order(one), *mac))
         };
-        self.owners(address).filter_map(best).min().map(|(_, mac)| mac)
+        self.choose(|(one, _)| one, best).map(|(_, mac)| mac)
     }
 
     /// Returns MAC addresses of a network after one, in order: at most so many.

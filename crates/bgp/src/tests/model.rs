@@ -8,7 +8,7 @@ use crate::{
 use ipnet::IpNet;
 use packet::Mac;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Peers of the speaker under test, which is node 0.
@@ -27,6 +27,8 @@ enum Step {
     /// The peer begins anew, with nothing to announce.
     Restart(usize),
     Wait(u64),
+    /// The peer's tunnels are down, or up again.
+    Down(usize, bool),
 }
 
 /// Routes that one peer has sent, as far as they count.
@@ -43,6 +45,7 @@ struct Model {
     peers: [Said; PEERS],
     imports: Vec<Import>,
     time: u64,
+    down: BTreeSet<IpAddr>,
 }
 
 impl Model {
@@ -73,6 +76,8 @@ impl Model {
             Step::Mend(peer) => self.peers[*peer].cut = None,
             Step::Restart(peer) => self.peers[*peer].now.clear(),
             Step::Wait(seconds) => self.time += seconds,
+            Step::Down(peer, true) => drop(self.down.insert(address(peer + 1))),
+            Step::Down(peer, false) => drop(self.down.remove(&address(peer + 1))),
         }
     }
 
@@ -119,12 +124,16 @@ impl Model {
                 }
             }
             for (prefix, all) in prefixes {
-                table.routes.insert((import.vrf, prefix), best_paths(all));
+                let is_down = |path: &Path| path.tunnel().is_some_and(|to| self.down.contains(&to.remote));
+                let mut paths = best_paths(all.clone());
+                if paths.iter().all(is_down) {
+                    let up: Vec<_> = all.into_iter().filter(|(.., path)| !is_down(path)).collect();
+                    paths = if up.is_empty() { paths } else { best_paths(up) };
+                }
+                table.routes.insert((import.vrf, prefix), paths);
             }
             for (mac, all) in owned {
-                let best =
-                    best_of_each(all.iter().map(|(nlri, peer, its)| (*nlri, *peer, its.clone())).collect());
-                let (_, its) = best.iter().min_by_key(|(_, its)| order(its)).unwrap();
+                let (_, its) = &self.best_mac(all);
                 let path =
                     MacPath { tunnel: tunnel(its, label(its)), mobility: its.mobility.unwrap_or_default() };
                 table.macs.insert((import.vrf, mac), path);
@@ -151,14 +160,25 @@ impl Model {
             }
         }
         for (address, all) in owners {
-            let mac = |nlri: &Nlri| match nlri {
-                Nlri::Mac { mac, .. } => *mac,
-                _ => unreachable!(),
-            };
-            let best = best_of_each(all);
-            let (nlri, _) = best.iter().min_by_key(|(nlri, its)| (order(its), mac(nlri))).unwrap();
-            table.neighbours.insert((import.vrf, address), mac(nlri));
+            table.neighbours.insert((import.vrf, address), mac(&self.best_mac(all).0));
         }
+    }
+
+    /// Chooses the best of several MAC routes; if that is down, the best of those that are up.
+    fn best_mac(&self, all: Vec<(Nlri, usize, Announcement)>) -> (Nlri, Announcement) {
+        let best =
+            |all: Vec<_>| best_of_each(all).into_iter().min_by_key(|(nlri, its)| (order(its), mac(nlri)));
+        let is_up = |its: &Announcement| !self.down.contains(&its.next_hop);
+        let first = best(all.clone()).filter(|(_, its)| is_up(its));
+        let second = || best(all.iter().filter(|(.., its)| is_up(its)).cloned().collect());
+        first.or_else(second).or_else(|| best(all.clone())).unwrap()
+    }
+}
+
+fn mac(nlri: &Nlri) -> Mac {
+    match nlri {
+        Nlri::Mac { mac, .. } => *mac,
+        _ => unreachable!(),
     }
 }
 
@@ -283,6 +303,7 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => (0..PEERS).prop_map(Step::Mend),
         1 => (0..PEERS).prop_map(Step::Restart),
         2 => (20..80_u64).prop_map(Step::Wait),
+        4 => (0..PEERS, any::<bool>()).prop_map(|(peer, is_down)| Step::Down(peer, is_down)),
     ]
 }
 
@@ -308,6 +329,7 @@ fn apply(net: &mut Net, step: &Step) {
             net.nodes[peer + 1].speaker = new;
         }
         Step::Wait(seconds) => net.settle(*seconds),
+        Step::Down(peer, is_down) => net.speaker(0).set_down(&[(address(peer + 1), *is_down)]),
     }
 }
 
@@ -349,5 +371,12 @@ proptest! {
         }
         let routes: usize = net.nodes[0].speaker.peers().iter().map(|peer| peer.routes).sum();
         prop_assert_eq!(routes, net.nodes[0].speaker.routes_kept());
+        let is_kept = |(_, nlri, its): &(usize, Nlri, Announcement)| {
+            let is_wanted = its.targets.iter().any(|target| wants(&model.imports, target));
+            is_wanted && !matches!(nlri, Nlri::Unicast { .. })
+        };
+        let named: BTreeSet<_> =
+            model.known().into_iter().filter(is_kept).map(|(.., its)| its.next_hop).collect();
+        prop_assert_eq!(net.nodes[0].speaker.remotes().collect::<BTreeSet<_>>(), named);
     }
 }

@@ -1,7 +1,9 @@
 //! Routes from one speaker to another: what arrives, and what is chosen.
 
 use super::net::{AS, Net, address, import, mpls, path, peer, rd, target, vpn, vxlan};
-use crate::{Candidate, Encapsulation, Import, Label, Mobility, Nlri, Path, RouteTarget, Tunnel, Verdict};
+use crate::{
+    Announcement, Candidate, Encapsulation, Import, Label, Mobility, Nlri, Path, RouteTarget, Tunnel, Verdict,
+};
 use ipnet::IpNet;
 use packet::Mac;
 
@@ -11,12 +13,13 @@ fn prefix(text: &str) -> IpNet {
 
 const MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
 
-/// Makes three nodes: 1 and 2 are peers of 0.
-fn star(systems: &[u32; 3]) -> Net {
+/// Makes nodes of these systems: the others are peers of 0.
+fn star(systems: &[u32]) -> Net {
     let mut net = Net::new(systems);
     let now = net.now;
-    net.speaker(0).set_peers(vec![peer(1, systems[1]), peer(2, systems[2])], now);
-    for node in [1, 2] {
+    let peers = systems.iter().enumerate().skip(1).map(|(node, system)| peer(node, *system));
+    net.speaker(0).set_peers(peers.collect(), now);
+    for node in 1..systems.len() {
         net.speaker(node).set_peers(vec![peer(0, systems[0])], now);
     }
     net.speaker(0).set_imports(&[import(7, &[100])], now);
@@ -212,6 +215,49 @@ fn a_mac_address_is_where_it_moved_last() {
     net.settle(1);
     assert_eq!(place(&net), address(1));
     assert_eq!(net.speaker(0).next_sequence(7, Mac([2; 6])), None);
+}
+
+#[test]
+fn routes_to_a_remote_that_is_down_give_way_to_worse_ones() {
+    let mut net = star(&[AS; 4]);
+    let preferred = |node| Announcement { preference: 200, ..mpls(node, 1000, &[100]) };
+    net.speaker(1).announce(vpn(1, "10.1.0.0/16"), preferred(1));
+    net.speaker(2).announce(vpn(2, "10.1.0.0/16"), preferred(2));
+    net.speaker(3).announce(vpn(3, "10.1.0.0/16"), mpls(3, 1000, &[100]));
+    net.settle(1);
+    let of = prefix("10.1.0.0/16");
+    let set = |net: &mut Net, node: usize, is_down| {
+        net.speaker(0).set_down(&[(address(node), is_down)]);
+        net.pump();
+        net.nodes[0].table.routes[&(7, of)].clone()
+    };
+    assert_eq!(set(&mut net, 1, true), [path(1, 1000), path(2, 1000)], "the tables choose among equal ones");
+    assert_eq!(set(&mut net, 2, true), [path(3, 1000)]);
+    let said: Vec<_> = net.speaker(0).explain(7, of).iter().map(|one| (one.down, one.verdict)).collect();
+    let down = (true, Verdict::Worse("its remote is down by BFD"));
+    assert_eq!(said, [(false, Verdict::Used), down, down]);
+    assert_eq!(set(&mut net, 3, true), [path(1, 1000), path(2, 1000)], "as before: all are down");
+    assert_eq!(set(&mut net, 3, false), [path(3, 1000)]);
+    assert_eq!(set(&mut net, 2, false), [path(1, 1000), path(2, 1000)]);
+    // One that is down before it is named.
+    net.speaker(2).withdraw(&vpn(2, "10.1.0.0/16"));
+    net.settle(1);
+    assert_eq!(net.nodes[0].table.routes[&(7, of)], [path(3, 1000)]);
+}
+
+#[test]
+fn a_mac_address_at_a_remote_that_is_down_is_where_it_was_before() {
+    let mut net = star(&[AS; 3]);
+    let nlri = |node: u16| Nlri::Mac { rd: rd(node), mac: MAC, address: None };
+    let mobility = Some(Mobility { sticky: false, sequence: 5 });
+    net.speaker(1).announce(nlri(1), vxlan(1, 5001, &[100]));
+    net.speaker(2).announce(nlri(2), Announcement { mobility, ..vxlan(2, 5001, &[100]) });
+    net.settle(1);
+    net.speaker(0).set_down(&[(address(2), true)]);
+    net.pump();
+    assert_eq!(net.nodes[0].table.macs[&(7, MAC)].tunnel.remote, address(1));
+    let next = net.speaker(0).next_sequence(7, MAC).unwrap().sequence;
+    assert_eq!(next, 6, "hosts that do not know that it is down must believe this one");
 }
 
 #[test]
