@@ -16,7 +16,7 @@ A1, B1 = SEATS["a1"], SEATS["b1"]
 FLOATING = "10.2.2.77"
 # The network of the sessions, which the kernel keeps.
 CONTROL = {
-    **{"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "go2": "198.51.100.4"},
+    **{"a": "198.51.100.1", "b": "198.51.100.2", "go": "198.51.100.3", "go2": "198.51.100.4", "c": "198.51.100.5"},
     "rr": "198.51.100.9",
 }
 
@@ -45,7 +45,7 @@ PASSWORDS = {CONTROL["a"]: "a-secret", CONTROL["b"]: "another"}
 
 @pytest.fixture
 def reflector(lab, request):
-    clients = [CONTROL[name] for name in ("a", "b", "go", "go2")]
+    clients = [CONTROL[name] for name in ("a", "b", "c", "go", "go2")]
     options = getattr(request, "param", {})
     reflector = Frr(plug(lab, "rr"), lab.directory / "rr", CONTROL["rr"], clients, **options)
     lab.cleanup.callback(reflector.stop)

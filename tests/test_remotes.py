@@ -10,6 +10,7 @@ from lab import eventually
 from lab.bgp import Bfdd
 from lab.topology import ANYCAST, UNDERLAY, anycast_hosts, host_config, remotes, tap
 from lab.traffic import EchoServer
+from test_bgp import bgp_config, plug, reflector  # noqa: F401  a fixture
 
 # Flows to the anycast address.
 PORT, FLOWS = 7000, 32
@@ -98,6 +99,69 @@ def test_flows_leave_a_remote_that_dies_and_go_back(lab, shared):
         hosts["b"].stop()
         eventually(lambda: remotes(a)["b"]["down"], "host b says goodbye")
         eventually(lambda: flows.answered() == FLOWS, "no flow goes there any more")
+
+
+def routed_hosts(lab, shared):
+    """Starts hosts as those of `anycast_hosts`, which find each other by BGP. Host a has one wire, its own or shared."""
+    hosts, guests = {}, {}
+    for name in "abc":
+        lab.plug(name)
+        plug(lab, name)
+        config = bgp_config(name, ["a1"] if name == "a" else [])
+        config.host["tunnel_bfd"] = INTERVAL
+        if shared:
+            lab.namespace(name).ip("addr add", f"{UNDERLAY[name]}/24", "dev up0")
+            config = config.without("wire", name="up0")
+            config.add("wire", name="up0", driver="af-packet", device="up0", shared=True, mtu=9000)
+        guest = "a1" if name == "a" else f"any{name}"
+        if name != "a":
+            config.add("network", name="blue", vrf=1, gateways=["10.9.0.254/24"], vni=5001)
+            mac = f"02:00:00:00:09:0{UNDERLAY[name][-1]}"
+            config.add("guest", name=guest, network="blue", mac=mac, addresses=[ANYCAST], **tap(guest))
+        hosts[name] = lab.host(config)
+        guests[name] = lab.container(hosts[name], guest)
+    return hosts, guests
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+def test_a_worse_route_takes_over_from_a_remote_that_is_down(lab, reflector, shared):  # noqa: F811
+    """Host b is down by BFD alone: its BGP routes stay for 90 s, as the reflector has heard nothing."""
+    hosts, guests = routed_hosts(lab, shared)
+    a = hosts["a"]
+    # Its routes are worse.
+    hosts["c"].call("bgp", "drain")
+    paths = lambda: {path["remote"]: path for path in a.viaduct("bgp", "explain", "--network", "blue", ANYCAST)}
+    used = lambda: {remote for remote, path in paths().items() if path["used"]}
+    settled = lambda: len(paths()) == 2 and used() == set(remotes(a).get("b", {}) and [UNDERLAY["b"]])
+    eventually(settled, "the better route")
+    watched = lambda name: (remotes(hosts[name]).get("a", {}).get("bfd") or {}).get("state") == "Up"
+    eventually(lambda: is_up(a, "b") and watched("b") and watched("c"), "sessions, also where no tunnel leads")
+    with ExitStack() as servers:
+        for name in "bc":
+            servers.enter_context(EchoServer(guests[name], PORT))
+        flows = Flows(guests["a"])
+        eventually(lambda: flows.answered() == FLOWS, "answers to all flows")
+        with stopped(hosts["b"].daemon):
+            eventually(lambda: set(remotes(a)) == {"c"}, "the worse route")
+            eventually(lambda: flows.answered() == FLOWS, "answers to all flows")
+            assert paths()[UNDERLAY["b"]]["why"] == "its remote is down by BFD"
+            assert f"remote {UNDERLAY['b']}" in a.call("status").stdout
+            # The next daemon knows it, and has the better route from its peer once more.
+            a.replace()
+            assert set(remotes(a)) == {"c"}
+            eventually(lambda: len(paths()) == 2, "all routes")
+            eventually(lambda: a.viaduct("bgp")["peers"][0]["stale"] is None, "the end of what the peer sends")
+            assert flows.answered() == FLOWS and set(remotes(a)) == {"c"}
+            assert f"remote {UNDERLAY['b']}" in a.call("status").stdout
+        eventually(lambda: set(remotes(a)) == {"b"}, "the better route once more")
+        eventually(lambda: flows.answered() == FLOWS and is_up(a, "b"), "answers to all flows")
+        with stopped(hosts["b"].daemon):
+            eventually(lambda: set(remotes(a)) == {"c"}, "the worse route")
+            # Without BFD nobody is down.
+            config = a.config.copy()
+            del config.host["tunnel_bfd"]
+            a.apply(config)
+            eventually(lambda: set(remotes(a)) == {"b"}, "the better route")
 
 
 def test_frr_is_watched_and_watches(lab):

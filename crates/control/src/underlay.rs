@@ -75,6 +75,8 @@ pub struct Underlay {
     pub remotes: BTreeSet<IpAddr>,
     /// Source addresses of tunnels that are the kernel's.
     pub sources: Vec<IpAddr>,
+    /// Subnets of wires that the kernel does not keep: remotes there are reached by those.
+    pub subnets: Vec<IpNet>,
     /// Routers of wires that the kernel does not keep: they take what it has no route for.
     pub gateways: Vec<IpAddr>,
     /// The remotes that are watched by BFD, and how often.
@@ -91,22 +93,23 @@ pub struct RemoteStatus {
 }
 
 /// Remotes of tunnels that are watched by BFD.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     pub remotes: BTreeSet<IpAddr>,
+    /// Remotes that must not be watched: BGP peers that have a session with an address of the kernel's.
+    pub except: BTreeSet<IpAddr>,
     /// The time between two packets.
     pub interval: Duration,
 }
 
 impl Watched {
-    /// Returns the remotes of nexthops. A BGP peer that has a session with an address of the kernel's has no second one
-    /// with it.
+    /// Returns the remotes of nexthops.
     fn of(view: &View, sources: &[IpAddr]) -> Option<Self> {
         let interval = Duration::from_millis(view.host.tunnel_bfd?.into());
         let is_watched = |peer: &IpAddr| sources.iter().any(|source| source.is_ipv4() == peer.is_ipv4());
-        let peers: Vec<_> = far_peers(&view.host).filter(is_watched).collect();
+        let except: BTreeSet<_> = far_peers(&view.host).filter(is_watched).collect();
         let remotes = view.tables.nexthops.tunnels().map(|tunnel| tunnel.remote);
-        Some(Self { remotes: remotes.filter(|remote| !peers.contains(remote)).collect(), interval })
+        Some(Self { remotes: remotes.filter(|remote| !except.contains(remote)).collect(), except, interval })
     }
 }
 
@@ -119,10 +122,17 @@ impl Underlay {
         let sources: Vec<_> =
             view.tables.host.tunnel_source.iter().copied().filter(|source| !is_own(source)).collect();
         let gateways = own.iter().flat_map(|wire| wire.gateway.clone()).collect();
-        let is_shared = wires.iter().any(|wire| wire.shared);
-        let remotes = if is_shared { remotes(view, &own) } else { BTreeSet::new() };
+        let subnets = own.iter().flat_map(|wire| wire.addresses.clone()).collect();
         let watched = Watched::of(view, &sources);
-        Self { wires, remotes, sources, gateways, watched }
+        let underlay = Self { wires, remotes: BTreeSet::new(), sources, subnets, gateways, watched };
+        Self { remotes: remotes(view).filter(|remote| underlay.is_by_kernel(remote)).collect(), ..underlay }
+    }
+
+    /// Returns whether a remote is reached by the kernel's routes.
+    #[must_use]
+    pub fn is_by_kernel(&self, remote: &IpAddr) -> bool {
+        self.wires.iter().any(|wire| wire.shared)
+            && !self.subnets.iter().any(|subnet| subnet.contains(remote))
     }
 }
 
@@ -147,15 +157,12 @@ fn of_wire(view: &View, object: &Object) -> Option<UnderlayWire> {
     Some(UnderlayWire { vif, name: name.clone(), device, shared: *shared, addresses })
 }
 
-/// Returns the other ends of all tunnels in the tables, except those in a subnet of a wire that the kernel does not
-/// keep.
-fn remotes(view: &View, own: &[&Wire]) -> BTreeSet<IpAddr> {
+/// Returns the other ends of all tunnels in the tables.
+fn remotes(view: &View) -> impl Iterator<Item = IpAddr> {
     let nexthops = view.tables.nexthops.tunnels().map(|tunnel| tunnel.remote);
     let ports = view.tables.vifs.values().filter_map(|vif| match &vif.kind {
         VifKind::Tunnel(tunnel) | VifKind::Mirror(tunnel) => Some(tunnel.remote),
         _ => None,
     });
-    let is_on_link =
-        |remote: &IpAddr| own.iter().any(|wire| wire.addresses.iter().any(|net| net.contains(remote)));
-    nexthops.chain(ports).filter(|remote| !is_on_link(remote)).collect()
+    nexthops.chain(ports)
 }

@@ -88,6 +88,12 @@ pub enum Change {
         remote: IpAddr,
         is_down: bool,
     },
+    /// Whether an address counts as a tunnel's remote also while no nexthop names it: routes do that are not in use, and
+    /// BFD watches it.
+    SetWatched {
+        remote: IpAddr,
+        is_watched: bool,
+    },
 }
 
 /// Why a batch of changes was refused. No part of it was applied.

@@ -38,6 +38,7 @@ pub struct Tables {
     kernel_paths: BTreeMap<IpAddr, Arc<[KernelPath]>>,
     /// Remotes that are known to be out of reach.
     down: BTreeSet<IpAddr>,
+    watched: BTreeSet<IpAddr>,
     ovs_flows: BTreeMap<(VifId, crate::ovs::FlowId), Arc<crate::ovs::Flow>>,
     dynamic: dynamic::Dynamic,
 }
@@ -147,7 +148,7 @@ impl Lookup for Tables {
     }
 
     fn is_remote(&self, addr: IpAddr) -> bool {
-        self.nexthops.values().any(|nexthop| nexthop.remote() == Some(addr))
+        self.watched.contains(&addr) || self.nexthops.values().any(|nexthop| nexthop.remote() == Some(addr))
     }
 
     fn is_port_remote(&self, addr: IpAddr) -> bool {

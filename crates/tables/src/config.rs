@@ -64,6 +64,8 @@ pub(crate) struct Config {
     pub kernel_paths: OrdMap<IpAddr, Arc<[KernelPath]>>,
     /// Remotes that are known to be out of reach.
     pub down: OrdSet<IpAddr>,
+    /// Remotes that count also while no nexthop names them.
+    pub watched: OrdSet<IpAddr>,
 }
 
 /// An object to which table entries refer.
@@ -119,7 +121,7 @@ impl Config {
     }
 
     pub fn is_remote(&self, addr: IpAddr) -> bool {
-        self.remotes.contains_key(&addr)
+        self.remotes.contains_key(&addr) || self.watched.contains(&addr)
     }
 
     pub fn is_port_remote(&self, addr: IpAddr) -> bool {

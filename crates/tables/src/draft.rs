@@ -6,6 +6,7 @@
 
 use crate::cells::{Cell, Touched};
 use crate::config::{Config, Object};
+use imbl::OrdSet;
 use ipnet::IpNet;
 use model::{
     ApplyError, BridgeTarget, Change, FloatingAddress, KernelPath, Modifier, Network, Nexthop, NexthopId,
@@ -27,6 +28,14 @@ pub(crate) struct Draft {
     /// Whether interfaces or networks were removed, so that what was learned about them is removed too.
     pub removed: bool,
     wires_changed: bool,
+}
+
+/// Puts an address into a set, or takes it out.
+fn set(of: &mut OrdSet<IpAddr>, addr: IpAddr, is_in: bool) {
+    match is_in {
+        true => drop(of.insert(addr)),
+        false => drop(of.remove(&addr)),
+    }
 }
 
 fn missing<T>(what: impl Display) -> Result<T, ApplyError> {
@@ -102,7 +111,14 @@ impl Draft {
             Change::PutRule(rule) => self.put_rule(rule)?,
             Change::DelRule { vrf, id } => self.del_rule(*vrf, *id)?,
             Change::PutPaths { remote, paths } => self.put_paths(*remote, paths),
-            Change::SetDown { remote, is_down } => self.set_down(*remote, *is_down),
+            Change::SetDown { remote, is_down } => {
+                set(&mut self.config.down, *remote, *is_down);
+                self.touched.add(Cell::remote(*remote));
+            }
+            Change::SetWatched { remote, is_watched } => {
+                set(&mut self.config.watched, *remote, *is_watched);
+                self.touched.add(Cell::remote(*remote));
+            }
         }
         Ok(())
     }
@@ -129,14 +145,6 @@ impl Draft {
         self.unrefer(Object::Network(vrf));
         self.touched.add(Cell::address(vrf, addr));
         Ok(())
-    }
-
-    fn set_down(&mut self, remote: IpAddr, is_down: bool) {
-        match is_down {
-            true => drop(self.config.down.insert(remote)),
-            false => drop(self.config.down.remove(&remote)),
-        }
-        self.touched.add(Cell::remote(remote));
     }
 
     fn refer(&mut self, object: Object) {

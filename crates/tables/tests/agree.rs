@@ -186,6 +186,7 @@ fn change() -> impl Strategy<Value = Change> {
             Change::PutPaths { remote, paths: (0..count).map(path).collect() }
         }),
         1 => (addr(), any::<bool>()).prop_map(|(remote, is_down)| Change::SetDown { remote, is_down }),
+        1 => (addr(), any::<bool>()).prop_map(|(remote, is_watched)| Change::SetWatched { remote, is_watched }),
         1 => (addr(), prefix()).prop_map(|(a, p)| Change::SetHost(Host {
             name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p], ..Host::default()
         })),

@@ -6,10 +6,12 @@ mod held;
 mod learned;
 mod links;
 mod moves;
+mod remotes;
 mod said;
 mod shown;
 
 use crate::privileges::Privileges;
+use crate::remotes::Remotes;
 use alive::Bfd;
 pub use alive::{HeldSession, Sockets};
 use bgp::{Announcement, Event, LEAVING, Nlri, Speaker};
@@ -17,7 +19,9 @@ use control::{Core, Speech};
 pub use held::Held;
 pub use learned::Learned;
 use links::Links;
+use model::Change;
 use moves::Moves;
+use remotes::Known;
 use rib::SourceId;
 use rustix::event::{EventfdFlags, eventfd};
 pub use shown::session;
@@ -58,6 +62,8 @@ struct Shared {
     refused: Mutex<BTreeMap<IpAddr, String>>,
     /// Peers to which the path broke.
     cut_off: Mutex<BTreeSet<IpAddr>>,
+    /// Remotes of tunnels that are down.
+    down: Mutex<BTreeSet<IpAddr>>,
     /// Wakes the thread.
     wake: OwnedFd,
     /// Whether the thread is to end.
@@ -88,6 +94,10 @@ impl Shared {
         self.cut_off.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn down(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
+        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn held_back(&self) -> MutexGuard<'_, BTreeSet<moves::Place>> {
         self.held_back.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +119,7 @@ impl Bgp {
     /// The process is out of descriptors.
     pub fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (wanted, speech, speaker, held_back, refused, cut_off) = Default::default();
+        let (wanted, speech, speaker, held_back, refused, cut_off, down) = Default::default();
         let (drains, is_stopping, source) = (AtomicBool::default(), AtomicBool::default(), OnceLock::new());
         let began = Instant::now();
         let shared = Shared {
@@ -120,6 +130,7 @@ impl Bgp {
             drains,
             refused,
             cut_off,
+            down,
             wake,
             is_stopping,
             began,
@@ -137,6 +148,20 @@ impl Bgp {
     /// Has peers avoid the host wherever there is another path, or no more.
     pub fn drain(&self, drains: bool) {
         self.shared.drains.store(drains, Ordering::Relaxed);
+        self.shared.wake();
+    }
+
+    /// Follows changes of the tables that say which remotes of tunnels are down.
+    pub fn follow_remotes(&self, changes: &[Change]) {
+        let mut down = self.shared.down();
+        for change in changes {
+            match change {
+                Change::SetDown { remote, is_down: true } => drop(down.insert(*remote)),
+                Change::SetDown { remote, is_down: false } => drop(down.remove(remote)),
+                _ => {}
+            }
+        }
+        drop(down);
         self.shared.wake();
     }
 
@@ -164,7 +189,7 @@ impl Bgp {
         self.shared.speaker().as_ref().map(|speaker| look(speaker, self.shared.now()))
     }
 
-    /// Starts the threads.
+    /// Starts the threads. `remotes` are told which ones learned routes name.
     ///
     /// # Errors
     /// The control plane or the system takes no more.
@@ -174,7 +199,7 @@ impl Bgp {
         privileges: Privileges,
         listeners: Vec<TcpListener>,
         (sockets, sessions): (Sockets, &[HeldSession]),
-        learned: Learned,
+        (learned, remotes): (Learned, Arc<Remotes>),
     ) -> anyhow::Result<()> {
         let shared = self.shared.clone();
         let fell = move |peer| {
@@ -192,6 +217,7 @@ impl Bgp {
             links: Links::new(listeners, privileges),
             said: BTreeMap::new(),
             moves: Moves::default(),
+            remotes: Known::new(remotes),
             is_released: false,
             speech: None,
             drains: false,
@@ -212,6 +238,7 @@ struct Thread {
     speech: Option<Arc<Speech>>,
     said: BTreeMap<Nlri, Announcement>,
     moves: Moves,
+    remotes: Known,
     /// If true, there are addresses to announce that were held back.
     is_released: bool,
     /// Whether they say that the host is about to leave.
@@ -229,7 +256,8 @@ impl Thread {
                 self.turn(&core)
             };
             let deadline = self.shared.speaker().as_ref().and_then(Speaker::deadline);
-            let deadline = deadline.into_iter().chain(self.moves.deadline()).min();
+            let others = [self.moves.deadline(), self.remotes.deadline()];
+            let deadline = deadline.into_iter().chain(others.into_iter().flatten()).min();
             let patience = deadline.map(|deadline| deadline.saturating_sub(self.shared.now()));
             let patience = match is_busy {
                 true => Some(Duration::ZERO),
@@ -245,8 +273,10 @@ impl Thread {
         let now = self.shared.now();
         let (mut events, mut changes) = (Vec::new(), Vec::new());
         let cut_off = std::mem::take(&mut *self.shared.cut_off());
+        let down = self.shared.down().clone();
         if let Some(speaker) = &mut *self.shared.speaker() {
             cut_off.into_iter().for_each(|peer| speaker.path_down(peer, now));
+            self.remotes.tell(speaker, &down);
             speaker.tick(now);
             events.extend(std::iter::from_fn(|| speaker.next_event()));
             for (vrf, mac) in self.moves.release(speaker, now) {
@@ -257,6 +287,7 @@ impl Thread {
                 changes = speaker.take_changes(BATCH);
             }
         }
+        self.remotes.name(self.shared.speaker().as_ref(), now);
         let is_busy = !events.is_empty() || !changes.is_empty() || self.is_released;
         changes.retain(|change| !self.moves.stops(change));
         for event in events {
@@ -304,6 +335,7 @@ impl Thread {
             self.links.clear();
             self.said.clear();
             self.moves = Moves::default();
+            self.remotes.begin_again();
             if self.speech.is_some() {
                 self.learned.begin_again(core);
                 self.is_synchronized = wanted.is_none();

@@ -47,7 +47,9 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     let machines = Arc::new(Machines::new(start.shared.listeners.remove(machines::NAME)));
     let bgp = Arc::new(Bgp::new().context("BGP can't be spoken")?);
     let has_host = start.predecessor.is_none();
-    let remotes = Arc::new(Remotes::new(forwarder.engine(), &forwarder.executor(), has_host));
+    let names = file.host.bgp.is_some();
+    let remotes = Remotes::new(forwarder.engine(), &forwarder.executor(), (&bgp, names), has_host);
+    let remotes = Arc::new(remotes);
     let inherited =
         start.predecessor.is_some().then(|| Inheritance::new(start.shared.ports, start.succession.clone()));
     let ports = Arc::new(ExecutorPorts::new(
@@ -105,7 +107,8 @@ pub fn run(options: &Options, file: &config::Document) -> anyhow::Result<()> {
     }
     copies.extend(start.bfd.copies()?);
     if let Some(learned) = learned {
-        bgp.start(&core, privileges.clone(), peers, (start.bfd, &start.shared.sessions), learned)
+        let bfd = (start.bfd, &start.shared.sessions[..]);
+        bgp.start(&core, privileges.clone(), peers, bfd, (learned, remotes.clone()))
             .context("BGP can't be spoken")?;
     }
     ovs.serve(drivers).context("drivers of Open vSwitch can't be served")?;

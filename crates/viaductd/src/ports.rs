@@ -75,7 +75,8 @@ impl ExecutorPorts {
         let matchmaker = Arc::new(Matchmaker::start(&forwarder));
         verbs.serve_sockets(&matchmaker);
         let services = serving::start(&forwarder, &privileges);
-        let underlay = Follower::new(&forwarder.executor(), privileges.opener.clone(), inherited.is_none());
+        let opener = privileges.opener.clone();
+        let underlay = Follower::new(&forwarder.executor(), remotes.clone(), opener, inherited.is_none());
         Self {
             forwarder,
             matchmaker,

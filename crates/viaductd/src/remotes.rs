@@ -3,7 +3,7 @@
 
 mod sessions;
 
-use crate::bgp::HeldSession;
+use crate::bgp::{Bgp, HeldSession};
 use control::{RemoteStatus, Watched};
 use engine::{Asked, Engine};
 use executor::Executor;
@@ -11,6 +11,7 @@ use model::Change;
 use packet::{Headers, L4, proto};
 use serde::{Deserialize, Serialize};
 use sessions::Sessions;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,17 +50,28 @@ impl HeldRemotes {
     }
 }
 
+/// Remotes that BGP routes name, also if no tunnel leads there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    pub remotes: BTreeSet<IpAddr>,
+    /// Whether peers have sent all of them: until then nobody is given up.
+    pub is_all: bool,
+}
+
 /// The sessions with remotes, once there are some.
 pub struct Remotes {
     shared: Arc<Shared>,
     engine: Weak<Engine>,
-    executor: Weak<dyn Executor>,
+    tables: Tables,
     threads: OnceLock<Mutex<Option<JoinHandle<()>>>>,
 }
 
 struct Shared {
     sessions: Mutex<Sessions>,
     wanted: Mutex<Option<Watched>>,
+    named: Mutex<Named>,
+    /// Remotes that are watched.
+    watched: Mutex<Arc<BTreeSet<IpAddr>>>,
     has_new: AtomicBool,
     /// Whether this daemon has the host: then it sends.
     has_host: AtomicBool,
@@ -71,13 +83,27 @@ struct Shared {
     began: Instant,
 }
 
+impl Shared {
+    fn watched(&self) -> Arc<BTreeSet<IpAddr>> {
+        lock(&self.watched).clone()
+    }
+}
+
 impl Remotes {
-    /// Returns no sessions yet. `has_host`: no other daemon has to give it to this one.
-    pub fn new(engine: &Arc<Engine>, executor: &Arc<dyn Executor>, has_host: bool) -> Self {
+    /// Returns no sessions yet. `bgp` is told of remotes that are down; if it `names` remotes, it will tell which.
+    /// `has_host`: no other daemon has to give it to this one.
+    pub fn new(
+        engine: &Arc<Engine>,
+        executor: &Arc<dyn Executor>,
+        (bgp, names): (&Arc<Bgp>, bool),
+        has_host: bool,
+    ) -> Self {
         let flag = AtomicBool::new;
         let shared = Shared {
             sessions: Mutex::new(Sessions::new()),
             wanted: Mutex::default(),
+            named: Mutex::new(Named { remotes: BTreeSet::new(), is_all: !names }),
+            watched: Mutex::default(),
             has_new: flag(false),
             has_host: flag(has_host),
             leaves: flag(false),
@@ -85,8 +111,8 @@ impl Remotes {
             ends: flag(false),
             began: Instant::now(),
         };
-        let (engine, executor) = (Arc::downgrade(engine), Arc::downgrade(executor));
-        Self { shared: Arc::new(shared), engine, executor, threads: OnceLock::new() }
+        let tables = Tables { executor: Arc::downgrade(executor), bgp: Arc::downgrade(bgp) };
+        Self { shared: Arc::new(shared), engine: Arc::downgrade(engine), tables, threads: OnceLock::new() }
     }
 
     /// Watches these from now on.
@@ -99,13 +125,24 @@ impl Remotes {
         self.threads.get_or_init(|| Mutex::new(self.start()));
     }
 
+    /// Watches also these.
+    pub fn name(&self, named: Named) {
+        *lock(&self.shared.named) = named;
+        self.shared.has_new.store(true, Ordering::Release);
+    }
+
+    /// Returns the remotes that are watched.
+    pub fn watched(&self) -> Arc<BTreeSet<IpAddr>> {
+        self.shared.watched()
+    }
+
     /// Goes on with the remotes of the daemon before, which has stopped.
     pub fn adopt(&self, held: HeldRemotes) {
         let mut sessions = lock(&self.shared.sessions);
         sessions.adopt(held);
         // If nobody is watched, nothing would change this again.
-        if let Some(executor) = self.executor.upgrade().filter(|_| self.threads.get().is_some()) {
-            put(executor.as_ref(), &sessions.take_changes());
+        if self.threads.get().is_some() {
+            self.tables.put(&sessions.take_changes());
         }
     }
 
@@ -186,9 +223,9 @@ impl Remotes {
 
     fn start_with(&self, heard: Receiver<Asked>) -> io::Result<JoinHandle<()>> {
         let (tell, told) = channel();
-        let executor = self.executor.clone();
+        let tables = self.tables.clone();
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
-        builder("bfd-tables").spawn(move || apply(&executor, &told))?;
+        builder("bfd-tables").spawn(move || tables.follow(&told))?;
         let thread = Thread { shared: self.shared.clone(), engine: self.engine.clone(), heard, tell };
         builder("bfd-tunnels").spawn(move || thread.run())
     }
@@ -200,18 +237,31 @@ impl Drop for Remotes {
     }
 }
 
-/// Puts changes in force until nobody makes any more.
-fn apply(executor: &Weak<dyn Executor>, told: &Receiver<Change>) {
-    while let Ok(first) = told.recv() {
-        let changes: Vec<_> = std::iter::once(first).chain(told.try_iter()).collect();
-        let Some(executor) = executor.upgrade() else { return };
-        put(executor.as_ref(), &changes);
-    }
+/// Those who are told which remotes are down: the tables, which pass them over among equal paths at once, and BGP,
+/// which chooses others.
+#[derive(Clone)]
+struct Tables {
+    executor: Weak<dyn Executor>,
+    bgp: Weak<Bgp>,
 }
 
-fn put(executor: &dyn Executor, changes: &[Change]) {
-    if let Err(error) = executor.apply(changes) {
-        tracing::error!("the tables do not learn which remotes are down: {error}");
+impl Tables {
+    /// Puts changes in force until nobody makes any more.
+    fn follow(&self, told: &Receiver<Change>) {
+        while let Ok(first) = told.recv() {
+            let changes: Vec<_> = std::iter::once(first).chain(told.try_iter()).collect();
+            self.put(&changes);
+        }
+    }
+
+    fn put(&self, changes: &[Change]) {
+        let Some(executor) = self.executor.upgrade() else { return };
+        if let Err(error) = executor.apply(changes) {
+            tracing::error!("the tables do not learn which remotes are down: {error}");
+        }
+        if let Some(bgp) = self.bgp.upgrade() {
+            bgp.follow_remotes(changes);
+        }
     }
 }
 
@@ -261,8 +311,15 @@ impl Thread {
         }
         let now = shared.began.elapsed();
         if has_host && shared.has_new.swap(false, Ordering::Acquire) {
-            let wanted = lock(&shared.wanted).clone();
+            let (wanted, named) = (lock(&shared.wanted).clone(), lock(&shared.named).clone());
+            sessions.name(named);
             sessions.want(wanted, now);
+            let (watched, before) = (sessions.watched(), self.shared.watched());
+            for remote in watched.symmetric_difference(&before) {
+                let is_watched = watched.contains(remote);
+                let _ = self.tell.send(Change::SetWatched { remote: *remote, is_watched });
+            }
+            *lock(&shared.watched) = Arc::new(watched);
             engine.know_bfd(&sessions.numbers());
         }
         for asked in first.into_iter().chain(self.heard.try_iter().take(HEARD)) {

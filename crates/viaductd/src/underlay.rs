@@ -4,6 +4,7 @@
 mod paths;
 mod trouble;
 
+use crate::remotes::Remotes;
 use control::Underlay;
 use executor::Executor;
 use model::Change;
@@ -31,6 +32,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub struct Follower {
     shared: Arc<Shared>,
     executor: Weak<dyn Executor>,
+    remotes: Arc<Remotes>,
     opener: Arc<dyn Opener>,
     started: OnceLock<()>,
 }
@@ -65,7 +67,13 @@ impl Kernel for Routes {
 }
 
 impl Follower {
-    pub fn new(executor: &Arc<dyn Executor>, opener: Arc<dyn Opener>, has_host: bool) -> Self {
+    /// Follows nothing yet. The paths to `remotes` that are watched are followed as well.
+    pub fn new(
+        executor: &Arc<dyn Executor>,
+        remotes: Arc<Remotes>,
+        opener: Arc<dyn Opener>,
+        has_host: bool,
+    ) -> Self {
         let shared = Shared {
             wanted: Mutex::default(),
             has_new: AtomicBool::new(false),
@@ -75,7 +83,7 @@ impl Follower {
             problems: Mutex::default(),
         };
         let (executor, started) = (Arc::downgrade(executor), OnceLock::new());
-        Self { shared: Arc::new(shared), executor, opener, started }
+        Self { shared: Arc::new(shared), executor, remotes, opener, started }
     }
 
     /// Follows this from now on.
@@ -101,9 +109,10 @@ impl Follower {
 
     fn start(&self) {
         let (shared, executor, opener) = (self.shared.clone(), self.executor.clone(), self.opener.clone());
+        let remotes = self.remotes.clone();
         let started = Routes::open().and_then(|routes| {
             let thread = std::thread::Builder::new().name("underlay".into());
-            thread.spawn(move || follow(&shared, &routes, &executor, &*opener)).map(drop)
+            thread.spawn(move || follow(&shared, &routes, (&executor, &remotes), &*opener)).map(drop)
         });
         if let Err(error) = started {
             tracing::error!(
@@ -167,15 +176,23 @@ impl Logged {
     }
 }
 
-fn follow(shared: &Shared, routes: &Routes, executor: &Weak<dyn Executor>, opener: &dyn Opener) {
+fn follow(
+    shared: &Shared,
+    routes: &Routes,
+    (executor, remotes): (&Weak<dyn Executor>, &Remotes),
+    opener: &dyn Opener,
+) {
     let (mut paths, mut trouble) = (Paths::default(), Trouble::default());
     let mut logged = Logged { since: Instant::now(), lines: 0 };
     while !shared.ends.load(Ordering::Acquire) && shared.wake.is_some() {
         let events = routes.take_events();
+        let watched = remotes.watched();
         if shared.has_new.swap(false, Ordering::Acquire) {
             let wanted = lock(&shared.wanted).clone();
             trouble.want(&wanted);
-            paths.want(routes, wanted);
+            paths.want(routes, wanted, watched);
+        } else {
+            paths.watch(watched);
         }
         let is_new = paths.note(routes, &events);
         let changes = paths.ask(routes);

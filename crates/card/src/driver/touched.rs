@@ -119,6 +119,7 @@ impl Configured {
             }
             // Flows go by other members of groups.
             Change::SetDown { .. } => touched.bump_far = true,
+            Change::SetWatched { remote, .. } => drop(touched.remotes.insert(*remote)),
             // The card has no tunnels by wires that the kernel keeps.
             Change::PutMeter(..) | Change::DelMeter(_) | Change::PutPaths { .. } => {}
             // Nor does it answer ARP and ND.

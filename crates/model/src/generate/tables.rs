@@ -94,6 +94,8 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let down = |rng: &mut Rng| Change::SetDown { remote: remote(rng), is_down: true };
     let down: Vec<_> = (0..others.below(4)).map(|_| down(&mut others)).collect();
     let host = Host { tunnel_bfd: others.percent(50), ..tunnel_sources(rng) };
+    let watched = |rng: &mut Rng| Change::SetWatched { remote: remote(rng), is_watched: true };
+    let watched: Vec<_> = (0..others.below(3)).map(|_| watched(&mut others)).collect();
     let mut changes = vec![Change::SetHost(host)];
     changes.extend((0..METERS).map(|id| Change::PutMeter(MeterId(id), meter(rng))));
     let vnis = networks.iter().flat_map(|n| n.vni.into_iter().chain(n.l3vni).map(|vni| (vni, n.vrf)));
@@ -120,7 +122,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     changes.push(Change::PutVif(blank(REMOTE_MIRROR, VifKind::Mirror(tunnel))));
     changes.extend(wires.into_iter().chain(guests).chain(devices).map(Change::PutVif));
     changes.extend(nexthops.into_iter().map(|(id, nexthop)| Change::PutNexthop(id, nexthop)));
-    changes.extend(down);
+    changes.extend(down.into_iter().chain(watched));
     changes
 }
 

@@ -337,6 +337,10 @@ fn path(prefix: IpNet, candidate: &Candidate) -> v1::BgpPath {
         label,
         used: candidate.verdict == Verdict::Used,
         why: match candidate.verdict {
+            Verdict::Used if candidate.down => {
+                "one of the best; its remote is down by BFD, so flows take others if there are some"
+                    .to_owned()
+            }
             Verdict::Used => "one of the best".to_owned(),
             Verdict::Worse(why) => why.to_owned(),
         },

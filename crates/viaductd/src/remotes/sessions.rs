@@ -1,6 +1,6 @@
 //! Sessions with remotes, without I/O and clock.
 
-use super::HeldRemotes;
+use super::{HeldRemotes, Named};
 use crate::bgp::HeldSession;
 use bfd::{Config, LEN, Packet, Session, State, Status};
 use control::Watched;
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Most sessions.
 pub(super) const MOST: usize = 512;
+/// Most of them with remotes to which no tunnel leads.
+const MOST_SPARE: usize = 256;
 /// Lost packets after which a remote is down.
 const MULTIPLIER: u8 = 3;
 /// The longest time for which a remote is told that it is watched no more.
@@ -36,6 +38,7 @@ impl Said {
 
 pub(super) struct Sessions {
     watched: Option<Watched>,
+    named: Named,
     sessions: BTreeMap<IpAddr, Remote>,
     /// Sessions that ended, and the time until which they tell the remote so.
     leaving: BTreeMap<IpAddr, (Session, Duration)>,
@@ -57,7 +60,13 @@ struct Remote {
 impl Sessions {
     pub fn new() -> Self {
         let (watched, sessions, leaving, held, leaves, changes, lines) = Default::default();
-        Self { watched, sessions, leaving, held, leaves, changes, random: RandomState::new(), lines }
+        let (named, random) = (Named { remotes: BTreeSet::new(), is_all: true }, RandomState::new());
+        Self { watched, named, sessions, leaving, held, leaves, changes, random, lines }
+    }
+
+    /// Notes which remotes BGP routes name, for the next [`Self::want`].
+    pub fn name(&mut self, named: Named) {
+        self.named = named;
     }
 
     /// Goes on with remotes of the daemon before, once they are wanted.
@@ -74,8 +83,13 @@ impl Sessions {
         let wanted = self.chosen();
         let is_gone = |remote: &IpAddr| is_other || !wanted.contains(remote);
         let gone: Vec<_> = self.sessions.keys().filter(|remote| is_gone(remote)).copied().collect();
+        let mut down = self.held.down.clone();
         for (remote, mut its) in gone.into_iter().filter_map(|gone| self.sessions.remove_entry(&gone)) {
-            self.changes.extend(its.is_down.then_some(Change::SetDown { remote, is_down: false }));
+            down.extend(its.is_down.then_some(remote));
+            if its.session.status().counts.received == 0 && its.session.held().is_none() {
+                // It has never answered.
+                continue;
+            }
             // Packets arrive here as before, so the session ends in order. A remote may want packets seldom.
             let until = its.session.stop(now).min(now + LEAVING);
             self.leaving.insert(remote, (its.session, until));
@@ -83,34 +97,59 @@ impl Sessions {
         let interval = self.watched.as_ref().map_or(Duration::ZERO, |watched| watched.interval);
         let config = Config { interval, multiplier: MULTIPLIER, multihop: true };
         let new: Vec<_> = wanted.into_iter().filter(|remote| !self.sessions.contains_key(remote)).collect();
+        let held = std::mem::take(&mut self.held);
         for remote in new {
             self.leaving.remove(&remote);
             let seed = self.random.hash_one((remote, now));
-            let held = self.held.up.iter().find(|session| session.peer() == remote);
+            let held = held.up.iter().find(|session| session.peer() == remote);
             let resumed = held.and_then(|session| Session::resume(config, &session.held(), seed, now));
             let session = resumed.unwrap_or_else(|| Session::new(config, seed, now));
-            let is_down = self.held.down.contains(&remote);
+            // It is down until it answers, also if it is to answer at other times than before.
+            let is_down = down.contains(&remote);
             self.sessions.insert(remote, Remote { session, is_down });
         }
-        for remote in std::mem::take(&mut self.held).down {
+        for remote in down {
             let is_watched = self.sessions.contains_key(&remote);
             self.changes.extend((!is_watched).then_some(Change::SetDown { remote, is_down: false }));
         }
     }
 
-    /// Returns the remotes to watch. Where there are too many, those that are watched already come first.
+    /// Returns the remotes to watch: those of tunnels, and those that routes name. Where there are too many, those of
+    /// tunnels that are watched already come first, then those that have no tunnels because they are down, which
+    /// would count as up if they were not watched. So nobody is displaced by what a peer makes up.
     fn chosen(&self) -> BTreeSet<IpAddr> {
-        let all = || self.watched.iter().flat_map(|watched| &watched.remotes);
-        let is_known = |remote: &&IpAddr| {
-            self.sessions.contains_key(*remote) || self.held.up.iter().any(|held| held.peer() == **remote)
+        let Some(watched) = &self.watched else { return BTreeSet::new() };
+        let known: BTreeSet<IpAddr> = self.known().collect();
+        let is_down = |remote: &IpAddr| {
+            self.sessions.get(remote).is_some_and(|its| its.is_down) || self.held.down.contains(remote)
         };
-        let (known, new): (Vec<_>, Vec<_>) = all().partition(is_known);
-        known.into_iter().chain(new).take(MOST).copied().collect()
+        let is_spare =
+            |remote: &&IpAddr| !watched.remotes.contains(*remote) && !watched.except.contains(*remote);
+        let is_named = |remote: &&IpAddr| !self.named.is_all || self.named.remotes.contains(*remote);
+        let new = self.named.remotes.iter().filter(|remote| !known.contains(*remote));
+        let mut spare: Vec<_> = known.iter().filter(is_named).chain(new).filter(is_spare).collect();
+        spare.sort_by_key(|remote| (!is_down(remote), !known.contains(*remote)));
+        spare.truncate(MOST_SPARE);
+        let (down, spare): (Vec<_>, Vec<_>) = spare.into_iter().partition(|remote| is_down(remote));
+        let (old, new): (Vec<_>, Vec<_>) = watched.remotes.iter().partition(|remote| known.contains(*remote));
+        old.into_iter().chain(down).chain(new).chain(spare).take(MOST).copied().collect()
     }
 
-    /// Returns the number of remotes for which there is no session left.
+    /// Returns the remotes that are watched, here or by the daemon before.
+    fn known(&self) -> impl Iterator<Item = IpAddr> {
+        let held = self.held.up.iter().map(HeldSession::peer).chain(self.held.down.iter().copied());
+        self.sessions.keys().copied().chain(held)
+    }
+
+    /// Returns the number of remotes of tunnels for which there is no session left.
     pub fn unwatched(&self) -> usize {
-        self.watched.as_ref().map_or(0, |watched| watched.remotes.len().saturating_sub(MOST))
+        let all = self.watched.iter().flat_map(|watched| &watched.remotes);
+        all.filter(|remote| !self.sessions.contains_key(*remote)).count()
+    }
+
+    /// Returns the remotes that are watched.
+    pub fn watched(&self) -> BTreeSet<IpAddr> {
+        self.sessions.keys().copied().collect()
     }
 
     /// Takes a packet that came from this address.

@@ -6,6 +6,7 @@ use packet::Mac;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Event, Hop, Subnet, Way};
 
@@ -37,6 +38,8 @@ type Neighbour = (i32, IpAddr);
 #[derive(Default)]
 pub(super) struct Paths {
     wanted: Underlay,
+    /// Remotes that are followed besides, because they are watched: no tunnel may lead there.
+    watched: Arc<BTreeSet<IpAddr>>,
     /// The wires that the kernel keeps, by the index of their device.
     wires: HashMap<i32, VifId>,
     remotes: BTreeMap<IpAddr, Remote>,
@@ -65,17 +68,44 @@ struct Known {
 
 impl Paths {
     /// Follows other wires and remotes from now on. All are asked for again if the wires or sources are different.
-    pub(super) fn want(&mut self, kernel: &dyn Kernel, wanted: Underlay) {
-        let is_other = wanted.wires != self.wanted.wires || wanted.sources != self.wanted.sources;
-        let gone: Vec<_> =
-            self.remotes.keys().filter(|remote| !wanted.remotes.contains(remote)).copied().collect();
-        let new = wanted.remotes.iter().filter(|remote| is_other || !self.remotes.contains_key(remote));
-        self.due.extend(new);
-        self.due.extend(gone);
-        self.wanted = wanted;
+    pub(super) fn want(&mut self, kernel: &dyn Kernel, wanted: Underlay, watched: Arc<BTreeSet<IpAddr>>) {
+        let is_other = wanted.wires != self.wanted.wires
+            || wanted.sources != self.wanted.sources
+            || wanted.subnets != self.wanted.subnets;
+        (self.wanted, self.watched) = (wanted, watched);
         if is_other {
+            self.due.extend(self.remotes.keys());
             self.find_wires(kernel);
         }
+        self.find_due();
+    }
+
+    /// Follows other remotes besides from now on.
+    pub(super) fn watch(&mut self, watched: Arc<BTreeSet<IpAddr>>) {
+        if !Arc::ptr_eq(&watched, &self.watched) {
+            self.watched = watched;
+            self.find_due();
+        }
+    }
+
+    /// Notes the remotes that are new, and those that are gone.
+    fn find_due(&mut self) {
+        let all = self.wanted.remotes.iter().chain(&*self.watched);
+        let new = all.filter(|remote| !self.remotes.contains_key(*remote) && self.follows(remote));
+        let gone = self.remotes.keys().filter(|remote| !self.follows(remote));
+        let due: Vec<_> = new.chain(gone).copied().collect();
+        self.due.extend(due);
+    }
+
+    fn follows(&self, remote: &IpAddr) -> bool {
+        self.wanted.remotes.contains(remote) || self.is_spare(remote)
+    }
+
+    /// Returns whether a remote is only watched.
+    fn is_spare(&self, remote: &IpAddr) -> bool {
+        !self.wanted.remotes.contains(remote)
+            && self.watched.contains(remote)
+            && self.wanted.is_by_kernel(remote)
     }
 
     fn find_wires(&mut self, kernel: &dyn Kernel) {
@@ -128,7 +158,9 @@ impl Paths {
         found: &mut HashMap<Neighbour, Option<Mac>>,
     ) -> Option<Change> {
         let before = self.remotes.remove(&remote).unwrap_or_default();
-        let is_wanted = self.wanted.remotes.contains(&remote) && self.remotes.len() < MOST_REMOTES;
+        // Those that are only watched take nobody's place.
+        let has_room = || self.remotes.len() < MOST_REMOTES + self.watched.len();
+        let is_wanted = self.is_spare(&remote) || self.wanted.remotes.contains(&remote) && has_room();
         let now = if is_wanted { self.look(kernel, remote, found) } else { Remote::default() };
         for hop in before.hops.iter().filter(|hop| !now.hops.contains(hop)) {
             self.leave(*hop, remote);
@@ -220,7 +252,8 @@ impl Paths {
         // A router of another wire takes what the kernel has no route for.
         let has_router =
             |remote: &IpAddr| self.wanted.gateways.iter().any(|router| router.is_ipv4() == remote.is_ipv4());
-        let lacking = self.remotes.iter().filter(|(remote, _)| !has_router(remote));
+        let is_told = |remote: &IpAddr| self.wanted.remotes.contains(remote) && !has_router(remote);
+        let lacking = self.remotes.iter().filter(|(remote, _)| is_told(remote));
         let mut lacking = lacking.filter_map(|(remote, of)| Some((remote, of.lacks.as_ref()?)));
         let told: Vec<_> = lacking.by_ref().take(MOST_TOLD).collect();
         let told = told.into_iter().map(|(remote, why)| format!("tunnels to {remote} are dead: {why}"));
@@ -304,8 +337,7 @@ mod tests {
             wires: vec![wire(1), wire(2)],
             remotes,
             sources: vec![ip("192.0.2.1")],
-            gateways: Vec::new(),
-            watched: None,
+            ..Underlay::default()
         }
     }
 
@@ -327,7 +359,7 @@ mod tests {
         let mut kernel = Fake::default();
         kernel.ways.insert(remote, Way::Hops(vec![hop(1, Some("192.0.2.254"), false), hop(2, None, true)]));
         let mut paths = Paths::default();
-        paths.want(&kernel, underlay(&["198.51.100.7"]));
+        paths.want(&kernel, underlay(&["198.51.100.7"]), Arc::default());
         let path = |mac: Option<u8>| KernelPath {
             wire: VifId(1),
             hop: router,
@@ -380,7 +412,7 @@ mod tests {
         }
         let mut paths = Paths::default();
         let words: Vec<&str> = remotes.iter().map(String::as_str).collect();
-        paths.want(&kernel, underlay(&words));
+        paths.want(&kernel, underlay(&words), Arc::default());
         let mut turns = 0;
         while paths.is_due() {
             let changes = paths.ask(&kernel).len();
@@ -393,7 +425,7 @@ mod tests {
         assert_eq!(kernel.asked.take(), [ip("10.3.7.1")]);
         paths.note(&kernel, &[Event::Route(Subnet { addr: ip("::"), len: 0 })]);
         assert!(!paths.is_due(), "a route of the other family");
-        paths.want(&kernel, underlay(&words[..999]));
+        paths.want(&kernel, underlay(&words[..999]), Arc::default());
         assert_eq!(puts(paths.ask(&kernel)), [(ip("10.3.249.1"), Vec::new())]);
         assert!(kernel.asked.take().is_empty());
     }
@@ -404,7 +436,7 @@ mod tests {
         kernel.ways.insert(ip("198.51.100.7"), Way::Hops(vec![hop(3, None, false)]));
         kernel.ways.insert(ip("198.51.100.8"), Way::Own);
         let mut paths = Paths::default();
-        paths.want(&kernel, underlay(&["198.51.100.7", "198.51.100.8", "2001:db8::1"]));
+        paths.want(&kernel, underlay(&["198.51.100.7", "198.51.100.8", "2001:db8::1"]), Arc::default());
         assert_eq!(paths.ask(&kernel), []);
         let told: Vec<_> = paths.problems().map(|(_, what)| what).collect();
         for (what, expected) in

@@ -14,7 +14,11 @@ fn addr(host: u8) -> IpAddr {
 }
 
 fn watched(hosts: &[u8]) -> Option<Watched> {
-    Some(Watched { remotes: hosts.iter().map(|host| addr(*host)).collect(), interval: ms(10) })
+    Some(Watched {
+        remotes: hosts.iter().map(|host| addr(*host)).collect(),
+        interval: ms(10),
+        ..Watched::default()
+    })
 }
 
 /// Hosts by the last byte of their addresses, and what is on the way between them.
@@ -198,7 +202,7 @@ fn strangers_and_nonsense_are_nothing() {
     sessions.received(addr(2), &[], ms(5000));
     assert_eq!(sessions.list(), before);
     let many: BTreeSet<_> = (0..1000).map(|n| IpAddr::from([10, 0, (n >> 8) as u8, n as u8])).collect();
-    sessions.want(Some(Watched { remotes: many, interval: ms(10) }), fabric.now);
+    sessions.want(Some(Watched { remotes: many, interval: ms(10), ..Watched::default() }), fabric.now);
     assert_eq!((sessions.list().len(), sessions.unwatched()), (MOST, 1000 - MOST));
 }
 
@@ -207,7 +211,7 @@ fn one_that_is_watched_stays_where_more_come() {
     let many: BTreeSet<_> = (0..1000).map(|n| IpAddr::from([10, 0, (n >> 8) as u8, n as u8])).collect();
     let all = |more| many.iter().copied().chain(more).collect();
     let watch = |sessions: &mut Sessions, remotes| {
-        sessions.want(Some(Watched { remotes, interval: ms(10) }), ms(1));
+        sessions.want(Some(Watched { remotes, interval: ms(10), ..Watched::default() }), ms(1));
         sessions.list().into_iter().map(|(remote, ..)| remote).collect::<BTreeSet<_>>()
     };
     let mut sessions = Sessions::new();
@@ -217,4 +221,100 @@ fn one_that_is_watched_stays_where_more_come() {
     // The addresses before all others displace nobody.
     let lower = (0..9).map(|n| IpAddr::from([1, 1, 1, n]));
     assert_eq!(watch(&mut sessions, many.iter().copied().chain([addr(2)]).chain(lower).collect()), watched);
+}
+
+fn all(remotes: impl Iterator<Item = IpAddr>) -> Named {
+    Named { remotes: remotes.collect(), is_all: true }
+}
+
+fn names(sessions: &mut Sessions, hosts: &[u8], now: Duration) {
+    sessions.name(all(hosts.iter().map(|host| addr(*host))));
+    sessions.want(sessions.watched.clone(), now);
+}
+
+fn list(sessions: &Sessions) -> Vec<(IpAddr, bool)> {
+    sessions.list().into_iter().map(|(remote, is_down, _)| (remote, is_down)).collect()
+}
+
+#[test]
+fn a_remote_that_lost_its_tunnels_is_down_as_long_as_routes_name_it() {
+    let mut fabric = Fabric::new(&[2, 3]);
+    names(fabric.hosts.get_mut(&1).unwrap(), &[2, 3], ms(1));
+    fabric.run(ms(5000));
+    fabric.dead.insert(2);
+    fabric.run(ms(100));
+    fabric.told();
+    // Routes give way: no tunnel leads there any more.
+    let now = fabric.now;
+    fabric.hosts.get_mut(&1).unwrap().want(watched(&[3]), now);
+    fabric.run(ms(5000));
+    assert_eq!(list(&fabric.hosts[&1]), [(addr(2), true), (addr(3), false)]);
+    assert_eq!(fabric.told(), []);
+    // Another daemon takes over, and its peers have not sent their routes yet.
+    let held = fabric.hosts[&1].held();
+    let mut next = Sessions::new();
+    next.adopt(held);
+    next.take_changes();
+    next.name(Named::default());
+    next.want(watched(&[3]), fabric.now);
+    assert_eq!((list(&next), next.take_changes()), (list(&fabric.hosts[&1]), Vec::new()));
+    next.name(Named { remotes: [addr(4)].into(), is_all: false });
+    next.want(watched(&[3]), fabric.now);
+    assert_eq!(next.watched(), [addr(2), addr(3), addr(4)].into(), "what is named is watched at once");
+    names(&mut next, &[2, 3], fabric.now);
+    assert_eq!(next.watched(), [addr(2), addr(3)].into());
+    fabric.hosts.insert(1, next);
+    fabric.run(ms(1000));
+    assert_eq!(fabric.told(), []);
+    // The times change.
+    let slower = watched(&[3]).map(|of| Watched { interval: ms(20), ..of });
+    let now = fabric.now;
+    fabric.hosts.get_mut(&1).unwrap().want(slower, now);
+    assert_eq!((list(&fabric.hosts[&1])[0], fabric.told()), ((addr(2), true), Vec::new()));
+    fabric.dead.clear();
+    fabric.run(ms(5000));
+    assert_eq!(fabric.told().into_iter().map(|(_, change)| change).collect::<Vec<_>>(), [set_down(2, false)]);
+    // It is a spare one now, until no route names it.
+    assert_eq!(list(&fabric.hosts[&1]), [(addr(2), false), (addr(3), false)]);
+    let now = fabric.now;
+    names(fabric.hosts.get_mut(&1).unwrap(), &[3], now);
+    assert_eq!(list(&fabric.hosts[&1]), [(addr(3), false)]);
+}
+
+#[test]
+fn one_that_is_down_and_named_no_more_is_up() {
+    let mut fabric = Fabric::new(&[2]);
+    names(fabric.hosts.get_mut(&1).unwrap(), &[2], ms(1));
+    fabric.run(ms(5000));
+    fabric.dead.insert(2);
+    fabric.run(ms(100));
+    let now = fabric.now;
+    let sessions = fabric.hosts.get_mut(&1).unwrap();
+    sessions.take_changes();
+    sessions.want(watched(&[]), now);
+    assert_eq!(sessions.take_changes(), []);
+    names(sessions, &[], now);
+    assert_eq!((list(sessions), sessions.take_changes()), (Vec::new(), vec![set_down(2, false)]));
+}
+
+#[test]
+fn what_a_peer_makes_up_displaces_nobody_and_is_bounded() {
+    let made_up = |net: u8| (0..2000).map(move |n| IpAddr::from([net, 0, (n >> 8) as u8, n as u8]));
+    let mut sessions = Sessions::new();
+    let want = |sessions: &mut Sessions, remotes: BTreeSet<IpAddr>| {
+        sessions.want(Some(Watched { remotes, interval: ms(10), except: [addr(9)].into() }), ms(1));
+        sessions.watched()
+    };
+    let used: BTreeSet<_> = made_up(20).take(400).collect();
+    sessions.name(all(made_up(1).chain([addr(9)])));
+    let first = want(&mut sessions, used.clone());
+    assert!(used.is_subset(&first) && first.len() == MOST && !first.contains(&addr(9)));
+    assert_eq!(want(&mut sessions, BTreeSet::new()).len(), MOST_SPARE);
+    sessions.name(all(made_up(0).chain(made_up(1))));
+    let second = want(&mut sessions, used.clone());
+    assert_eq!(second, first, "those that are watched stay");
+    // Those in use take the place of those that are not.
+    let more: BTreeSet<_> = made_up(20).take(MOST).collect();
+    assert_eq!(want(&mut sessions, more.clone()), more);
+    assert_eq!(sessions.unwatched(), 0);
 }

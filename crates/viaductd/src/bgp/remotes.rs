@@ -1,0 +1,81 @@
+//! Remotes of tunnels: those that learned routes name, which are watched also while no tunnel leads there, and those that
+//! are down, to which routes are used only if there are no others.
+
+use crate::remotes::{Named, Remotes};
+use bgp::Speaker;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time between two looks at what routes name: a peer may change that without end.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Most remotes that are told of, besides those that are watched.
+const MOST: usize = 4096;
+
+/// The remotes as the speaker and those who watch know them.
+pub(super) struct Known {
+    remotes: Arc<Remotes>,
+    /// Remotes that the speaker knows to be down.
+    down: BTreeSet<IpAddr>,
+    /// The remotes that were told of, if any were.
+    named: Option<Named>,
+    /// The time of the next look.
+    next: Option<Duration>,
+    looked: Duration,
+}
+
+impl Known {
+    pub(super) const fn new(remotes: Arc<Remotes>) -> Self {
+        Self {
+            remotes,
+            down: BTreeSet::new(),
+            named: None,
+            next: Some(Duration::ZERO),
+            looked: Duration::ZERO,
+        }
+    }
+
+    /// Notes that another speaker begins.
+    pub(super) fn begin_again(&mut self) {
+        self.down.clear();
+        self.next = Some(self.looked);
+    }
+
+    /// Tells the speaker which remotes are down, if that has changed.
+    pub(super) fn tell(&mut self, speaker: &mut Speaker, down: &BTreeSet<IpAddr>) {
+        if self.down != *down {
+            let changed: Vec<_> = self.down.symmetric_difference(down).copied().collect();
+            let changed: Vec<_> = changed.into_iter().map(|one| (one, down.contains(&one))).collect();
+            speaker.set_down(&changed);
+            self.down.clone_from(down);
+        }
+    }
+
+    /// Tells those who watch which remotes routes name, now or once it is time, because that may have changed.
+    pub(super) fn name(&mut self, speaker: Option<&Speaker>, now: Duration) {
+        let next = *self.next.get_or_insert(self.looked + PAUSE);
+        if now < next {
+            return;
+        }
+        (self.looked, self.next) = (now, None);
+        let named = match speaker {
+            Some(speaker) => {
+                let watched = self.remotes.watched();
+                let watched = watched.iter().filter(|remote| speaker.names(remote)).copied();
+                let remotes = speaker.remotes().take(MOST).chain(watched).collect();
+                Named { remotes, is_all: speaker.is_synchronized() }
+            }
+            None => Named { remotes: BTreeSet::new(), is_all: true },
+        };
+        if self.named.as_ref() != Some(&named) {
+            self.remotes.name(named.clone());
+            self.named = Some(named);
+        }
+    }
+
+    /// Returns when [`Self::name`] has something to do.
+    pub(super) const fn deadline(&self) -> Option<Duration> {
+        self.next
+    }
+}
