@@ -290,12 +290,11 @@ fn last_network<T: Lookup>(tables: &T, vrf: Vrf, dst: IpAddr, entropy: u32) -> O
         match Destination::of(tables, tables.network(vrf)?, dst) {
             Destination::Gateway | Destination::Shared(_) => return None,
             Destination::Floating(inside_vrf, inside) => (vrf, dst) = (inside_vrf, inside),
-            Destination::Routed => match ecmp_member(tables, tables.route(vrf, dst)?.nexthop, entropy)? {
-                (_, nexthop) => match *nexthop {
-                    Nexthop::VrfTranslate { vrf: next } => vrf = next,
-                    _ => return Some(vrf),
-                },
-            },
+            Destination::Routed => {
+                let (_, nexthop) = ecmp_member(tables, tables.route(vrf, dst)?.nexthop, entropy)?;
+                let Nexthop::VrfTranslate { vrf: next } = *nexthop else { return Some(vrf) };
+                vrf = next;
+            }
         }
     }
     None
