@@ -74,6 +74,32 @@ def test_a_change_that_cuts_off_its_author_is_undone(host):
     assert [rule["action"] for rule in host.viaduct("rule")] == ["drop"]
 
 
+def test_an_edited_file_changes_only_if_the_daemon_takes_it(host, tmp_path, monkeypatch):
+    file = tmp_path / "host.toml"
+    link = tmp_path / "link.toml"
+    file.write_text("# By hand.\n" + host.config.text())
+    file.chmod(0o640)
+    link.symlink_to("host.toml")
+
+    def edit(script, check=True):
+        monkeypatch.setenv("EDITOR", f"sed -i {script}")
+        return host.call("edit", str(link), check=check)
+
+    assert "changed nothing" in edit("s/nothing/at-all/").stdout
+    assert "network \"blue\"" in edit("'s/^vrf = 1$/vrf = 7/'").stdout
+    assert host.viaduct("network", "show", "blue")["vrf"] == 7
+    text = file.read_text()
+    assert text.startswith("# By hand.") and "vrf = 7" in text and link.is_symlink()
+    assert file.stat().st_mode & 0o777 == 0o640
+    # What is refused stays beside the file, which stays as it is.
+    refused = edit("'s/^vrf = 7$/vrf = 70000/'", check=False)
+    assert refused.returncode == 1 and "70000" in refused.stderr and file.read_text() == text
+    kept = refused.stderr.strip().rsplit(" ", 1)[1]
+    assert "vrf = 70000" in open(kept).read()
+    assert edit("'s/7/8/' /dev/null; false", check=False).returncode == 1
+    assert file.read_text() == text and host.viaduct("network", "show", "blue")["vrf"] == 7
+
+
 def test_rollback_returns_to_any_revision(host):
     start = revision(host)
     host.call("rt", "add", "10.7.0.0/16", "--to", "drop")

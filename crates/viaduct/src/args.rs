@@ -104,6 +104,16 @@ pub enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
         confirm: u32,
     },
+    /// Edit FILE, and configure the host as it says then; the file changes only if the daemon takes it
+    #[command(after_help = "The editor is $VISUAL, $EDITOR or vi. Example: viaduct edit --confirm 60")]
+    Edit {
+        /// The daemon's file
+        #[arg(default_value = "/etc/viaduct/host.toml")]
+        file: PathBuf,
+        /// Undo the change after so many seconds, unless `viaduct confirm` comes before; the file stays
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+        confirm: u32,
+    },
     /// Keep what `--confirm` would undo
     Confirm,
     /// Show the last 100 changes: when, by whom, and what

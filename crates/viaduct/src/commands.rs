@@ -4,6 +4,7 @@ mod apply;
 mod bgp;
 mod capture;
 mod doctor;
+mod edit;
 mod explain;
 mod flow;
 mod guest_state;
@@ -64,11 +65,24 @@ pub async fn run(options: Options) -> Result<(), Failure> {
     if let Some(done) = run_alone(&options) {
         return done;
     }
-    let client = connect(&options.run_dir).await?;
+    let mut client = connect(&options.run_dir).await?;
+    let mut edited = None;
+    if let Command::Edit { file, .. } = &options.command {
+        edited = edit::Edited::of(file)?;
+        if edited.is_none() {
+            return edit::nothing(file);
+        }
+        // Nobody answered the daemon while the editor ran, so it may have hung up.
+        client = connect(&options.run_dir).await?;
+    }
     let (json, owner) = (options.is_json(), options.acts_as);
     let mut on = Context { client, json, run_dir: options.run_dir, owner };
     match options.command {
         Command::Apply { file, dry_run, confirm } => apply::apply(&mut on, &file, dry_run, confirm).await,
+        Command::Edit { confirm, .. } => match edited {
+            Some(edited) => edited.settle(&mut on, confirm).await,
+            None => Ok(()),
+        },
         Command::Confirm => history::confirm(&mut on).await,
         Command::Log { verbose, follow } => history::log(&mut on, verbose, follow).await,
         Command::Rollback { revision } => history::rollback(&mut on, revision).await,

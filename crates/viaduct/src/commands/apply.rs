@@ -55,7 +55,18 @@ pub async fn apply(
     dry_run: bool,
     confirm_seconds: u32,
 ) -> Result<(), Failure> {
-    let (Texts { main: toml, included }, owner) = (read(file)?, on.owner.clone());
+    take(on, read(file)?, file, dry_run, confirm_seconds).await
+}
+
+/// Applies texts as those of a file.
+pub async fn take(
+    on: &mut Context,
+    Texts { main: toml, included }: Texts,
+    file: &Path,
+    dry_run: bool,
+    confirm_seconds: u32,
+) -> Result<(), Failure> {
+    let owner = on.owner.clone();
     let one = |file: Included| v1::IncludedFile { name: file.name, toml: file.text };
     let included = included.filter(|_| !config::includes(&toml).is_empty());
     let included = included.map(|all| v1::IncludedFiles { files: all.into_iter().map(one).collect() });
