@@ -14,7 +14,7 @@ use crate::object_change::{describe, describe_host};
 use crate::owner::{Changed, Objects, Owned, Owner, Written};
 use crate::ports::{self, PortSpec};
 use crate::store::Durability;
-use config::{Host, Index, Item, Key, Kind, Lease, Object, Texts};
+use config::{Host, Index, Item, Key, Kind, Lease, Network, Object, Texts};
 use ipnet::IpNet;
 use model::Vrf;
 use std::borrow::Cow;
@@ -251,6 +251,12 @@ fn guest(object: Option<&Owned>) -> Option<&str> {
     }
 }
 
+/// Returns whether routes that lead into a network, or by its routers, stay right and the same if it changes.
+fn leads_alike(before: &Network, after: &Network) -> bool {
+    (before.vrf, &before.wire) == (after.vrf, &after.wire)
+        && before.gateways.iter().all(|subnet| after.gateways.contains(subnet))
+}
+
 /// Returns a function that tells whether a route is there before and after a change, and the same.
 pub(super) fn kept<'a>(before: &'a Objects, after: &'a Objects) -> impl Fn(&str, IpNet) -> bool + 'a {
     move |network, prefix| {
@@ -387,9 +393,13 @@ impl State {
                 (Kind::Route, _) => !changed.old_route().is_some_and(|gone| self.is_needed(gone, next)),
                 (Kind::Wire, _) => false,
                 (_, Some(Object::Network(network))) => {
-                    is_new && network.gateways.iter().all(|gateway| is_free(&network.name, gateway.addr()))
+                    let before = self.index.networks().get(&network.name).filter(|_| !is_new);
+                    before.is_none_or(|before| leads_alike(before, network))
+                        && network.gateways.iter().all(|gateway| is_free(&network.name, gateway.addr()))
                 }
-                (Kind::Network, _) => false,
+                (Kind::Network, _) => {
+                    !is_target() && next.routes().of_network(&changed.key().name).next().is_none()
+                }
                 (_, Some(Object::Guest(guest))) => {
                     let mut own = crate::compile::places_of(guest);
                     !guest.is_standby()

@@ -49,6 +49,15 @@ outside = "10.20.0.9"
 outside_network = "red"
 "#;
 
+/// Forms of a network, the first of which the world has.
+const NETWORKS: [&str; 5] = [
+    "vrf = 2\ngateways = [\"fd00::1/64\"]",
+    "vrf = 2\ngateways = [\"fd00::1/64\"]\nmtu = 1300\nlearning = false",
+    "vrf = 2\ngateways = [\"fd00::1/64\", \"10.20.0.1/24\"]",
+    "vrf = 2\ngateways = [\"10.1.1.2/16\"]\nmetadata = true",
+    "vrf = 7\ngateways = [\"fd00::1/64\"]",
+];
+
 pub(super) const PREFIXES: [&str; 8] = [
     "0.0.0.0/0",
     "10.1.1.0/24",
@@ -118,8 +127,8 @@ struct Request {
 enum What {
     Add,
     Remove,
-    /// Apply a file that has these objects besides those of the start.
-    Apply,
+    /// Apply a file that has these objects besides those of the start, with this one of [`NETWORKS`].
+    Apply(usize),
     /// A program sends or withdraws these routes.
     Learn,
     /// The daemon starts again.
@@ -137,7 +146,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     let route = route.prop_map(|(red, prefix, target)| Pick::Route { red, prefix, target });
     let pick = prop_oneof![3 => route, 2 => (0..OTHERS.len()).prop_map(Pick::Other)];
     let objects = proptest::collection::vec(pick, 1..4);
-    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 2 => Just(What::Apply), 3 => Just(What::Learn), 1 => Just(What::Restart)];
+    let what = prop_oneof![3 => Just(What::Add), 3 => Just(What::Remove), 3 => (0..NETWORKS.len()).prop_map(What::Apply), 3 => Just(What::Learn), 1 => Just(What::Restart)];
     let request = (what, objects).prop_map(|(what, objects)| Request { what, objects });
     proptest::collection::vec(request, 1..24)
 }
@@ -244,9 +253,10 @@ proptest! {
                     let keys: Vec<_> = objects.iter().map(Object::key).collect();
                     bench.core.remove(&keys)
                 }
-                What::Apply => {
+                What::Apply(network) => {
+                    let world = WORLD.replace(NETWORKS[0], NETWORKS[network]);
                     let more: String = objects.iter().map(Object::to_concise_toml).collect();
-                    bench.core.take_file(&format!("{WORLD}{more}"), false)
+                    bench.core.take_file(&format!("{world}{more}"), false)
                 }
                 What::Learn | What::Restart => Ok(Done::default()),
             };
