@@ -222,6 +222,12 @@ impl Rib {
         before - self.sources[usize::from(of.0)].routes
     }
 
+    /// Returns whether a network has routes.
+    #[must_use]
+    pub fn has_network(&self, vrf: Vrf) -> bool {
+        self.routes.range(first_of(vrf)..).next().is_some_and(|((of, _), _)| *of == vrf)
+    }
+
     /// Removes the routes of networks that are not kept.
     pub fn retain(&mut self, is_kept: impl Fn(Vrf) -> bool, nexthops: &mut dyn Nexthops) {
         let mut next = Some(Vrf(0));

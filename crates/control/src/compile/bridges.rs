@@ -5,7 +5,7 @@ use imbl::OrdMap;
 use model::{Nexthop, NexthopId, Tunnel, Vrf};
 use packet::Mac;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The MAC addresses and floods of networks, as programs know them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +19,14 @@ pub(crate) struct Bridges {
 }
 
 impl Bridges {
+    /// Returns whether anything concerns a network.
+    pub(crate) fn has_network(&self, vrf: Vrf) -> bool {
+        let (mac, addr) = (Mac::default(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        self.floods.contains_key(&vrf)
+            || self.macs.range((vrf, mac)..).next().is_some_and(|((of, _), _)| *of == vrf)
+            || self.owners.range((vrf, addr)..).next().is_some_and(|((of, _), _)| *of == vrf)
+    }
+
     /// Returns what concerns these networks.
     pub(super) fn of_networks(&self, is_kept: impl Fn(Vrf) -> bool) -> Self {
         let macs = self.macs.iter().filter(|((vrf, _), _)| is_kept(*vrf));

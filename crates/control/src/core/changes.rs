@@ -398,7 +398,13 @@ impl State {
                         && network.gateways.iter().all(|gateway| is_free(&network.name, gateway.addr()))
                 }
                 (Kind::Network, _) => {
-                    !is_target() && next.routes().of_network(&changed.key().name).next().is_none()
+                    let key = changed.key();
+                    let vrf = self.index.networks().get(&key.name).map(|network| Vrf(network.vrf));
+                    let is_learned =
+                        |vrf| self.desired.learned.has_network(vrf) || self.desired.bridges.has_network(vrf);
+                    !is_target()
+                        && !vrf.is_some_and(is_learned)
+                        && next.routes().of_network(&key.name).next().is_none()
                 }
                 (_, Some(Object::Guest(guest))) => {
                     let mut own = crate::compile::places_of(guest);

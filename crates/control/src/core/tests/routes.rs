@@ -50,12 +50,11 @@ outside_network = "red"
 "#;
 
 /// Forms of a network, the first of which the world has.
-const NETWORKS: [&str; 5] = [
+const NETWORKS: [&str; 4] = [
     "vrf = 2\ngateways = [\"fd00::1/64\"]",
     "vrf = 2\ngateways = [\"fd00::1/64\"]\nmtu = 1300\nlearning = false",
     "vrf = 2\ngateways = [\"fd00::1/64\", \"10.20.0.1/24\"]",
     "vrf = 2\ngateways = [\"10.1.1.2/16\"]\nmetadata = true",
-    "vrf = 7\ngateways = [\"fd00::1/64\"]",
 ];
 
 pub(super) const PREFIXES: [&str; 8] = [
