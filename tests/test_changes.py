@@ -100,6 +100,18 @@ def test_an_edited_file_changes_only_if_the_daemon_takes_it(host, tmp_path, monk
     assert file.read_text() == text and host.viaduct("network", "show", "blue")["vrf"] == 7
 
 
+def test_what_is_undone_after_an_edit_stays_undone(host, monkeypatch):
+    monkeypatch.setenv("EDITOR", "sed -i '/^name = \"blue\"/a mtu = 1300'")
+    host.call("edit", "--confirm", "1", str(host.file))
+    eventually(lambda: host.viaduct("log")[-1]["request"] == "unconfirmed", "the change is undone")
+    mtu = host.viaduct("network", "show", "blue")["mtu"]
+    assert mtu != 1300 and "mtu = 1300" in host.file.read_text()
+    host.config.entry("network", "blue")["mtu"] = 1300
+    host.kill()
+    host.start()
+    assert host.viaduct("network", "show", "blue")["mtu"] == mtu
+
+
 def test_rollback_returns_to_any_revision(host):
     start = revision(host)
     host.call("rt", "add", "10.7.0.0/16", "--to", "drop")

@@ -402,8 +402,8 @@ fn verbs(devices: &[RdmaDevice], text: &mut Text) {
 /// Writes the packets of nexthops: of a tunnel one line for all of its labels, of which there may be a million.
 fn nexthops(core: &Core, view: &View, text: &mut Text) {
     let tunnels = core.tunnel_packets(view).into_iter().map(|((kind, remote), packets)| {
-        let kind = Tunnel { kind, remote, id: 0, mac: None }.encapsulation();
-        (format!("kind=\"{kind}\",remote=\"{remote}\""), packets)
+        let encapsulation = Tunnel { kind, remote, id: 0, mac: None }.encapsulation();
+        (format!("kind=\"tunnel\",encapsulation=\"{encapsulation}\",remote=\"{remote}\""), packets)
     });
     // Nexthops with different numbers may have the same words; each set of labels may come only once. Groups count
     // nothing: their members do.

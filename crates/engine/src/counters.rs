@@ -248,7 +248,9 @@ impl WorkerCells {
 
     /// Adds the counters of nexthops.
     pub fn add_nexthops(&self, to: &mut HashMap<NexthopId, Counters>) {
-        for (nexthop, counted) in lock(&self.nexthops).iter() {
+        // The packet path waits for the lock, so it is held for a copy only.
+        let all = lock(&self.nexthops).clone();
+        for (nexthop, counted) in &all {
             count(to, *nexthop, counted.packets, counted.bytes);
         }
     }

@@ -448,7 +448,8 @@ impl Executor for Engine {
             for change in changes {
                 match change {
                     Change::DelRule { id, .. } => worker.cells.forget_rule(*id),
-                    Change::DelNexthop(id) => worker.cells.forget_nexthop(*id),
+                    // A number that was free may have been counted for late, which its new nexthop must not inherit.
+                    Change::PutNexthop(id, _) | Change::DelNexthop(id) => worker.cells.forget_nexthop(*id),
                     _ => {}
                 }
             }

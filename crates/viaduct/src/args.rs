@@ -110,7 +110,7 @@ pub enum Command {
         /// The daemon's file
         #[arg(default_value = "/etc/viaduct/host.toml")]
         file: PathBuf,
-        /// Undo the change after so many seconds, unless `viaduct confirm` comes before; the file stays
+        /// Undo the change after so many seconds, unless `viaduct confirm` comes before; FILE keeps it
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
         confirm: u32,
     },

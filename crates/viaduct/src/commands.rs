@@ -65,15 +65,13 @@ pub async fn run(options: Options) -> Result<(), Failure> {
     if let Some(done) = run_alone(&options) {
         return done;
     }
-    let mut client = connect(&options.run_dir).await?;
+    let client = connect(&options.run_dir).await?;
     let mut edited = None;
     if let Command::Edit { file, .. } = &options.command {
         edited = edit::Edited::of(file)?;
         if edited.is_none() {
-            return edit::nothing(file);
+            return edit::nothing(file, options.is_json());
         }
-        // Nobody answered the daemon while the editor ran, so it may have hung up.
-        client = connect(&options.run_dir).await?;
     }
     let (json, owner) = (options.is_json(), options.acts_as);
     let mut on = Context { client, json, run_dir: options.run_dir, owner };

@@ -276,7 +276,7 @@ impl Thread {
         let down = self.shared.down().clone();
         if let Some(speaker) = &mut *self.shared.speaker() {
             cut_off.into_iter().for_each(|peer| speaker.path_down(peer, now));
-            self.remotes.tell(speaker, &down);
+            self.remotes.tell(speaker, &down, now);
             speaker.tick(now);
             events.extend(std::iter::from_fn(|| speaker.next_event()));
             for (vrf, mac) in self.moves.release(speaker, now) {

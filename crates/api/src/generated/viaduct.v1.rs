@@ -144,7 +144,7 @@ pub struct Network {
     /// Largest IP packet of its guests, bytes.
     #[prost(uint32, optional, tag = "8")]
     pub mtu: ::core::option::Option<u32>,
-    /// Accept TCP connections whose SYN Viaduct did not see, for example those from before the machine restarted: `true`, if the rules allow the first segment with ACK that it sees; `"reverse"`, also if they allow only the opposite direction; `false`, never (forwarding.md). JSON writes the same. Up to 0.2.0 it was a bool, which has the same form on the wire.
+    /// Accept TCP connections whose SYN Viaduct did not see, for example those from before the machine restarted: `true`, if the rules allow the first segment with ACK that it sees; `"reverse"`, also if they allow only the opposite direction; `false`, never (forwarding.md). JSON writes the same.
     #[prost(enumeration = "TcpMidstream", optional, tag = "10")]
     #[serde(with = "crate::midstream")]
     pub tcp_midstream: ::core::option::Option<i32>,
@@ -191,7 +191,7 @@ pub struct Network {
     /// With `dhcp`, `ra` or `dns`: servers that resolve names, for the guests, or with `dns` for the gateway (none: those of the host).
     #[prost(string, repeated, tag = "16")]
     pub resolvers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// With `dhcp` or `ra`: what guests get besides addresses and names (keys below).
+    /// With `dhcp` or `ra`: what guests get besides addresses and names.
     #[prost(message, optional, tag = "17")]
     pub dhcp_options: ::core::option::Option<DhcpOptions>,
     /// With `\[bgp\]`: exchange this network's routes.
@@ -308,13 +308,13 @@ pub struct Guest {
     /// Its own addresses, for anti-spoofing, ARP proxy and host routes. Without this key, the guest may use the addresses of others, and may pose as a router or DHCP server.
     #[prost(string, repeated, tag = "9")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// A trunk: frames with the C-tag of one of these VLANs, 64 at most, belong to that network, untagged frames to `network` (keys below). A guest can be in each network only once (forwarding.md).
+    /// A trunk: frames with the C-tag of one of these VLANs, 64 at most, belong to that network, untagged frames to `network`. A guest can be in each network only once (forwarding.md).
     #[prost(message, repeated, tag = "25")]
     pub vlans: ::prost::alloc::vec::Vec<GuestVlan>,
     /// MPLS label 16 to 1048575 under which other hosts reach it.
     #[prost(uint32, optional, tag = "10")]
     pub label: ::core::option::Option<u32>,
-    /// Limits what the guest sends, measured where it leaves; more is dropped (keys below; forwarding.md).
+    /// Limits what the guest sends, measured where it leaves; more is dropped (forwarding.md).
     #[prost(message, optional, tag = "11")]
     pub rate: ::core::option::Option<Rate>,
     /// What comes to the guest, and what it sends, waits for these rates: `{ in = { mbps }, out = { mbps } }`, 1 to 100000 each. Not with a verbs device (forwarding.md).
@@ -362,7 +362,7 @@ pub struct Guest {
     /// Devices with the same trust, network and user may share memory directly; with `sockets`, programs of guests with the same trust and network.
     #[prost(string, optional, tag = "20")]
     pub rdma_trust: ::core::option::Option<::prost::alloc::string::String>,
-    /// Limits for all programs of the device together (keys below). rdma.md has details.
+    /// Limits for all programs of the device together. rdma.md has details.
     #[prost(message, optional, tag = "21")]
     pub rdma_limits: ::core::option::Option<RdmaLimits>,
     /// Kind `vhost` with `rdma`: size of the VM's window, the memory by which programs in the VM use the verbs device (rdma.md). Megabytes of 2^20 bytes, an even number from 16 to 1048576. A VM with a window does not migrate, unless `window_migrates` says so. If you change the size, the VM gets a new file at its next start. Guests with a window and the same `rdma_trust` share one more window: they must be in one network and have the same `owner` and `socket_mode`.
@@ -582,7 +582,7 @@ pub struct Rule {
     /// Rules with a lower number are tried first.
     #[prost(uint32, tag = "2")]
     pub priority: u32,
-    /// Source: `"any"`, `{ cidr }` or `{ guest }`.
+    /// Source: `{ cidr }`, `{ guest }`, or in a file also `"any"`.
     #[prost(message, optional, tag = "3")]
     pub from: ::core::option::Option<Endpoint>,
     /// Destination, likewise.
@@ -3132,7 +3132,8 @@ impl Kind {
         }
     }
 }
-/// TCP connections whose SYN was not seen and that are accepted all the same.
+/// TCP connections whose SYN was not seen and that are accepted all the same. Up to 0.2.0 it was a bool, whose values
+/// are encoded alike.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

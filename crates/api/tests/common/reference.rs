@@ -47,6 +47,12 @@ impl Page {
         self.comments.get(path).map_or_else(String::new, |comment| comment.text.replace('|', "\\|"))
     }
 
+    /// Returns what an absent field means, if the comment says so.
+    fn default_of(&self, path: &[i32]) -> String {
+        let default = self.comments.get(path).and_then(|comment| comment.tags.get("default"));
+        default.map_or_else(String::new, |default| format!(" Default: {}.", default.replace('|', "\\|")))
+    }
+
     fn paragraph(&self, path: &[i32]) -> String {
         match &*self.comment(path) {
             "" => String::new(),
@@ -82,6 +88,7 @@ impl Page {
                 _ => String::new(),
             };
             let (name, number) = (field.name(), field.number());
+            let note = note + &self.default_of(&[path, &[MEMBERS, i]].concat());
             let _ = writeln!(text, "| `{name}` | {} | {number} | {of}{note} |", kind_in(message, field));
         }
     }

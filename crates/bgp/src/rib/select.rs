@@ -205,7 +205,11 @@ impl Rib {
 
     /// Returns the paths of a prefix in a network, each as often as its weight: by bandwidths if all have one.
     pub(crate) fn paths(&self, vrf: VrfId, prefix: IpNet) -> Vec<Path> {
-        let used = self.used(vrf, prefix, &mut |_, _| {});
+        let mut used = self.used(vrf, prefix, &mut |_, _| {});
+        // The tables pass over those that are down only while they have others.
+        if used.len() > MAX_PATHS && !used.iter().all(|one| self.is_down(one)) {
+            used.retain(|one| !self.is_down(one));
+        }
         let mut paths: Vec<_> =
             used.iter().map(|one| (one.path(), Reverse(one.attributes.bandwidth))).collect();
         paths.sort_unstable();

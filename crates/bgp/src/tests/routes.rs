@@ -246,6 +246,26 @@ fn routes_to_a_remote_that_is_down_give_way_to_worse_ones() {
 }
 
 #[test]
+fn of_many_equal_paths_those_that_are_up_are_kept() {
+    let mut net = star(&[AS; 2]);
+    let hosts = 1..=crate::route::MAX_PATHS as u16 + 1;
+    for host in hosts.clone() {
+        net.speaker(1).announce(vpn(host, "10.1.0.0/16"), mpls(usize::from(host), 1000, &[100]));
+    }
+    net.settle(1);
+    let down: Vec<_> = hosts.map(|host| (address(usize::from(host)), host > 1)).collect();
+    net.speaker(0).set_down(&down);
+    net.pump();
+    let up = down.iter().find(|(_, is_down)| !is_down).unwrap().0;
+    let last = down.iter().map(|(remote, _)| *remote).max().unwrap();
+    assert_eq!(net.nodes[0].table.routes[&(7, prefix("10.1.0.0/16"))].len(), 1, "{up}");
+    net.speaker(0).set_down(&[(up, true), (last, false)]);
+    net.pump();
+    let paths = &net.nodes[0].table.routes[&(7, prefix("10.1.0.0/16"))];
+    assert_eq!(paths.iter().map(|path| path.tunnel().unwrap().remote).collect::<Vec<_>>(), [last]);
+}
+
+#[test]
 fn a_mac_address_at_a_remote_that_is_down_is_where_it_was_before() {
     let mut net = star(&[AS; 3]);
     let nlri = |node: u16| Nlri::Mac { rd: rd(node), mac: MAC, address: None };

@@ -122,7 +122,12 @@ impl Serialize for Connection {
                 keys.serialize_field("device", &tap.device)?;
                 keys.serialize_field("queues", &tap.queues)?;
             }
-            Self::Rdma => {}
+            Self::Rdma => keys.serialize_field("queues", &1)?,
+        }
+        // Clients of the API have always found these with every guest.
+        if !matches!(self, Self::Vhost(_)) {
+            keys.serialize_field("role", &Role::default())?;
+            keys.serialize_field("standby", &false)?;
         }
         keys.end()
     }

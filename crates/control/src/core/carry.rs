@@ -139,7 +139,7 @@ impl Carry {
     pub(super) fn resume(&self, view: &View) -> Vec<(TunnelOf, Counters)> {
         let snapshot = self.lock();
         view.executor.enter_counts(snapshot.counts.past(view));
-        snapshot.counts.departed().collect()
+        snapshot.counts.departed(view).collect()
     }
 
     /// Returns the time when the counts were zero, seconds since the Unix epoch, if it is known.

@@ -6,7 +6,7 @@ use super::view::View;
 use crate::compile::Desired;
 use config::{Kind, Object};
 use executor::{Counters, FlowUse, Past, VifCounters, WorkerCounters};
-use model::{ApplyError, Change, DropReason, Nexthop, Tunnel, TunnelKind};
+use model::{ApplyError, Change, DropReason, Nexthop, NexthopId, Tunnel, TunnelKind};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -58,12 +58,13 @@ impl Counts {
             let counted = view.executor.rule_counters(view.ids.rule(&rule.network, &text)?);
             (counted != Counters::default()).then(|| (rule.network.clone(), text, counted))
         });
-        let nexthops = view.executor.counted_nexthops().into_iter().filter_map(|(id, counted)| {
+        let (departed, counted) = departed.of(view);
+        let nexthops = counted.into_iter().filter_map(|(id, counted)| {
             let words = words(&*view.tables.nexthops.get(id)?, view)?;
             (counted.packets > 0).then_some((words, counted))
         });
-        let departed = departed.of(view).into_iter();
-        let departed = departed.map(|((kind, remote), counted)| (tunnel_words(kind, remote), counted));
+        let departed =
+            departed.into_iter().map(|((kind, remote), counted)| (tunnel_words(kind, remote), counted));
         Self {
             reasons: DropReason::ALL.iter().map(|reason| reason.name().to_owned()).collect(),
             vifs: view.tables.vifs.keys().map(|id| (id.0, of_vif(*id))).collect(),
@@ -103,11 +104,16 @@ impl Counts {
         }
     }
 
-    /// Returns the counts of tunnels for labels that are gone.
-    pub(super) fn departed(&self) -> impl Iterator<Item = (TunnelOf, Counters)> {
+    /// Returns the counts of tunnels for labels that are gone, now or since the previous daemon.
+    pub(super) fn departed(&self, view: &View) -> impl Iterator<Item = (TunnelOf, Counters)> {
         self.nexthops.iter().filter_map(|(text, counted)| match text.split(' ').collect::<Vec<_>>()[..] {
             [kind, "to", remote] => Some(((tunnel_kind(kind)?, remote.parse().ok()?), *counted)),
-            _ => None,
+            _ => match nexthop(text, view)? {
+                Nexthop::Tunnel(ref tunnel) if view.ids.nexthop(Nexthop::Tunnel(*tunnel)).is_none() => {
+                    Some((of_tunnel(tunnel), *counted))
+                }
+                _ => None,
+            },
         })
     }
 }
@@ -125,19 +131,23 @@ impl Departed {
     }
 
     pub(super) fn add(&self, more: impl IntoIterator<Item = (TunnelOf, Counters)>) {
-        let mut all = self.lock();
-        for (tunnel, counted) in more {
-            let sum = all.entry(tunnel).or_default();
-            *sum = Counters { packets: sum.packets + counted.packets, bytes: sum.bytes + counted.bytes };
-        }
+        add_to(&mut self.lock(), more);
     }
 
-    /// Returns the counts of tunnels that are there, and forgets the others.
-    fn of(&self, view: &View) -> BTreeMap<TunnelOf, Counters> {
+    /// Returns the counts of tunnels that are there, and forgets the others; and with them those of the nexthops that
+    /// are there. Nothing goes from these to those meanwhile.
+    fn of(&self, view: &View) -> (BTreeMap<TunnelOf, Counters>, HashMap<NexthopId, Counters>) {
         let mut all = self.lock();
         let there: BTreeSet<_> = view.tables.nexthops.tunnels().map(of_tunnel).collect();
         all.retain(|tunnel, _| there.contains(tunnel));
-        all.clone()
+        (all.clone(), view.executor.counted_nexthops())
+    }
+}
+
+fn add_to(all: &mut BTreeMap<TunnelOf, Counters>, more: impl IntoIterator<Item = (TunnelOf, Counters)>) {
+    for (tunnel, counted) in more {
+        let sum = all.entry(tunnel).or_default();
+        *sum = Counters { packets: sum.packets + counted.packets, bytes: sum.bytes + counted.bytes };
     }
 }
 
@@ -150,14 +160,12 @@ impl Core {
     pub(crate) fn tunnel_packets(&self, view: &View) -> BTreeMap<TunnelOf, u64> {
         let mut all: BTreeMap<_, _> =
             view.tables.nexthops.tunnels().map(|tunnel| (of_tunnel(tunnel), 0)).collect();
-        let departed = self.departed.of(view).into_iter();
-        let now = view.executor.counted_nexthops().into_iter().filter_map(|(id, counted)| {
-            match *view.tables.nexthops.get(id)? {
-                Nexthop::Tunnel(ref tunnel) => Some((of_tunnel(tunnel), counted)),
-                _ => None,
-            }
+        let (departed, now) = self.departed.of(view);
+        let now = now.into_iter().filter_map(|(id, counted)| match *view.tables.nexthops.get(id)? {
+            Nexthop::Tunnel(ref tunnel) => Some((of_tunnel(tunnel), counted)),
+            _ => None,
         });
-        for (tunnel, counted) in departed.chain(now) {
+        for (tunnel, counted) in departed.into_iter().chain(now) {
             all.entry(tunnel).and_modify(|packets| *packets += counted.packets);
         }
         all
@@ -168,15 +176,21 @@ impl Core {
         if changes.is_empty() {
             return Ok(());
         }
-        let departed = changes.iter().filter_map(|change| {
+        let leaving = |change: &Change| {
             let Change::DelNexthop(id) = *change else { return None };
             let Nexthop::Tunnel(ref tunnel) = *from.nexthops.get(id)? else { return None };
-            let counted = self.executor.nexthop_counters(id);
-            (counted.packets > 0).then_some((of_tunnel(tunnel), counted))
-        });
-        let departed: Vec<_> = departed.collect();
-        self.executor.apply(changes)?;
-        self.departed.add(departed);
+            Some((id, of_tunnel(tunnel)))
+        };
+        let leaving: Vec<_> = changes.iter().filter_map(leaving).collect();
+        if leaving.is_empty() {
+            self.executor.apply(changes)?;
+        } else {
+            let mut all = self.departed.lock();
+            let counted = leaving.into_iter().map(|(id, of)| (of, self.executor.nexthop_counters(id)));
+            let counted: Vec<_> = counted.filter(|(_, counted)| counted.packets > 0).collect();
+            self.executor.apply(changes)?;
+            add_to(&mut all, counted);
+        }
         self.ports.tables_changed();
         Ok(())
     }

@@ -55,24 +55,24 @@ pub async fn apply(
     dry_run: bool,
     confirm_seconds: u32,
 ) -> Result<(), Failure> {
-    take(on, read(file)?, file, dry_run, confirm_seconds).await
+    let changes = ask(on, read(file)?, file, (dry_run, confirm_seconds)).await?;
+    show(&changes, on.json, &done(dry_run, confirm_seconds))
 }
 
-/// Applies texts as those of a file.
-pub async fn take(
+/// Has the daemon take texts as those of a file.
+pub async fn ask(
     on: &mut Context,
     Texts { main: toml, included }: Texts,
     file: &Path,
-    dry_run: bool,
-    confirm_seconds: u32,
-) -> Result<(), Failure> {
+    (dry_run, confirm_seconds): (bool, u32),
+) -> Result<v1::Changes, Failure> {
     let owner = on.owner.clone();
     let one = |file: Included| v1::IncludedFile { name: file.name, toml: file.text };
     let included = included.filter(|_| !config::includes(&toml).is_empty());
     let included = included.map(|all| v1::IncludedFiles { files: all.into_iter().map(one).collect() });
     let request = v1::ApplyRequest { toml, dry_run, confirm_seconds, included, owner };
     let changes = on.client.apply(request).await.map_err(|status| refused(file, dry_run, status))?;
-    show(&changes.into_inner(), on.json, &done(dry_run, confirm_seconds))
+    Ok(changes.into_inner())
 }
 
 /// Says what became of objects.

@@ -3,7 +3,7 @@
 
 use crate::remotes::{Named, Remotes};
 use bgp::Speaker;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub(super) struct Known {
     /// The time of the next look.
     next: Option<Duration>,
     looked: Duration,
+    /// Remotes that are up again, and since when: the speaker gets to know of those that stay up.
+    risen: BTreeMap<IpAddr, Duration>,
 }
 
 impl Known {
@@ -33,22 +35,38 @@ impl Known {
             named: None,
             next: Some(Duration::ZERO),
             looked: Duration::ZERO,
+            risen: BTreeMap::new(),
         }
     }
 
     /// Notes that another speaker begins.
     pub(super) fn begin_again(&mut self) {
         self.down.clear();
+        self.risen.clear();
         self.next = Some(self.looked);
     }
 
-    /// Tells the speaker which remotes are down, if that has changed.
-    pub(super) fn tell(&mut self, speaker: &mut Speaker, down: &BTreeSet<IpAddr>) {
-        if self.down != *down {
-            let changed: Vec<_> = self.down.symmetric_difference(down).copied().collect();
-            let changed: Vec<_> = changed.into_iter().map(|one| (one, down.contains(&one))).collect();
-            speaker.set_down(&changed);
-            self.down.clone_from(down);
+    /// Tells the speaker which remotes are down, if that has changed. Each time it looks at all routes, so a remote that
+    /// comes and goes without end is told of once a second at most.
+    pub(super) fn tell(&mut self, speaker: &mut Speaker, down: &BTreeSet<IpAddr>, now: Duration) {
+        self.risen.retain(|remote, _| self.down.contains(remote) && !down.contains(remote));
+        for remote in self.down.difference(down) {
+            self.risen.entry(*remote).or_insert(now);
+        }
+        let fell = down.difference(&self.down).map(|remote| (*remote, true));
+        let rose = self.risen.iter().filter(|(_, since)| now >= **since + PAUSE);
+        let changed: Vec<_> = fell.chain(rose.map(|(remote, _)| (*remote, false))).collect();
+        if changed.is_empty() {
+            return;
+        }
+        speaker.set_down(&changed);
+        for (remote, is_down) in changed {
+            if is_down {
+                self.down.insert(remote);
+            } else {
+                self.down.remove(&remote);
+                self.risen.remove(&remote);
+            }
         }
     }
 
@@ -74,8 +92,9 @@ impl Known {
         }
     }
 
-    /// Returns when [`Self::name`] has something to do.
-    pub(super) const fn deadline(&self) -> Option<Duration> {
-        self.next
+    /// Returns when [`Self::name`] or [`Self::tell`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let risen = self.risen.values().map(|since| *since + PAUSE);
+        risen.chain(self.next).min()
     }
 }

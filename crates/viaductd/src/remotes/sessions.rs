@@ -55,6 +55,8 @@ struct Remote {
     session: Session,
     /// Whether it was up and is not any more.
     is_down: bool,
+    /// Since when that is so.
+    since: Duration,
 }
 
 impl Sessions {
@@ -106,7 +108,7 @@ impl Sessions {
             let session = resumed.unwrap_or_else(|| Session::new(config, seed, now));
             // It is down until it answers, also if it is to answer at other times than before.
             let is_down = down.contains(&remote);
-            self.sessions.insert(remote, Remote { session, is_down });
+            self.sessions.insert(remote, Remote { session, is_down, since: now });
         }
         for remote in down {
             let is_watched = self.sessions.contains_key(&remote);
@@ -128,7 +130,9 @@ impl Sessions {
         let is_named = |remote: &&IpAddr| !self.named.is_all || self.named.remotes.contains(*remote);
         let new = self.named.remotes.iter().filter(|remote| !known.contains(*remote));
         let mut spare: Vec<_> = known.iter().filter(is_named).chain(new).filter(is_spare).collect();
-        spare.sort_by_key(|remote| (!is_down(remote), !known.contains(*remote)));
+        // Among those that are down, the one that fell first stays: a peer can make remotes fall.
+        let since = |remote: &IpAddr| self.sessions.get(remote).map(|its| its.since);
+        spare.sort_by_key(|remote| (!is_down(remote), !known.contains(*remote), since(remote)));
         spare.truncate(MOST_SPARE);
         let (down, spare): (Vec<_>, Vec<_>) = spare.into_iter().partition(|remote| is_down(remote));
         let (old, new): (Vec<_>, Vec<_>) = watched.remotes.iter().partition(|remote| known.contains(*remote));
@@ -177,6 +181,7 @@ impl Sessions {
             None => was_down && remote.session.status().remote_state != State::AdminDown,
         };
         if remote.is_down != was_down {
+            remote.since = now;
             self.changes.push(Change::SetDown { remote: from, is_down: remote.is_down });
         }
         if now.saturating_sub(self.lines.0) >= LINES.0 {

@@ -67,12 +67,15 @@ fn what_a_tunnel_counted_outlives_its_labels() {
     count_all(&bench);
     let before = by_tunnel(&bench);
     assert!(before.iter().all(|(_, packets)| *packets > 0) && before.len() == 2, "{before:?}");
+    let counts = Counts::of(&bench.core.view(), &bench.core.departed);
     bench.core.remove(&[routes[0].key()]).unwrap();
     assert_eq!(by_tunnel(&bench), before);
     // The next daemon begins with that.
     let view = bench.core.view();
-    let departed = Counts::of(&view, &bench.core.departed).departed().collect::<Vec<_>>();
+    let departed = Counts::of(&view, &bench.core.departed).departed(&view).collect::<Vec<_>>();
     assert_eq!(departed.len(), 1, "{departed:?}");
+    // It does not matter whether the label goes before or between both.
+    assert_eq!(counts.departed(&view).collect::<Vec<_>>(), departed);
     // With its last label the tunnel goes, and what it counted.
     bench.core.remove(&[routes[1].key()]).unwrap();
     assert_eq!(by_tunnel(&bench), before[1..]);
