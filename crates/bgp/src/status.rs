@@ -156,7 +156,7 @@ pub enum Verdict {
 impl Verdict {
     pub(crate) const fn worse(rank: Rank) -> Self {
         Self::Worse(match rank {
-            Rank::Down => "its remote is down by BFD",
+            Rank::Down => "its remote is down by BFD, or the kernel has no route to it",
             Rank::Preference => "another has a higher LOCAL_PREF",
             Rank::PathLength => "another has a shorter AS path",
             Rank::Origin => "another has a better ORIGIN",

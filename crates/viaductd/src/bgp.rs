@@ -62,8 +62,10 @@ struct Shared {
     refused: Mutex<BTreeMap<IpAddr, String>>,
     /// Peers to which the path broke.
     cut_off: Mutex<BTreeSet<IpAddr>>,
-    /// Remotes of tunnels that are down.
+    /// Remotes of tunnels that are down by BFD.
     down: Mutex<BTreeSet<IpAddr>>,
+    /// Those that the kernel can't reach.
+    unreachable: Mutex<BTreeSet<IpAddr>>,
     /// Wakes the thread.
     wake: OwnedFd,
     /// Whether the thread is to end.
@@ -94,6 +96,10 @@ impl Shared {
         self.cut_off.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unreachable(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn down(&self) -> MutexGuard<'_, BTreeSet<IpAddr>> {
         self.down.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +125,7 @@ impl Bgp {
     /// The process is out of descriptors.
     pub fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (wanted, speech, speaker, held_back, refused, cut_off, down) = Default::default();
+        let (wanted, speech, speaker, held_back, refused, cut_off, down, unreachable) = Default::default();
         let (drains, is_stopping, source) = (AtomicBool::default(), AtomicBool::default(), OnceLock::new());
         let began = Instant::now();
         let shared = Shared {
@@ -131,6 +137,7 @@ impl Bgp {
             refused,
             cut_off,
             down,
+            unreachable,
             wake,
             is_stopping,
             began,
@@ -162,6 +169,12 @@ impl Bgp {
             }
         }
         drop(down);
+        self.shared.wake();
+    }
+
+    /// Follows which remotes of tunnels the kernel can't reach.
+    pub fn follow_unreachable(&self, remotes: BTreeSet<IpAddr>) {
+        *self.shared.unreachable() = remotes;
         self.shared.wake();
     }
 
@@ -273,7 +286,8 @@ impl Thread {
         let now = self.shared.now();
         let (mut events, mut changes) = (Vec::new(), Vec::new());
         let cut_off = std::mem::take(&mut *self.shared.cut_off());
-        let down = self.shared.down().clone();
+        let mut down = self.shared.down().clone();
+        down.extend(self.shared.unreachable().iter());
         if let Some(speaker) = &mut *self.shared.speaker() {
             cut_off.into_iter().for_each(|peer| speaker.path_down(peer, now));
             self.remotes.tell(speaker, &down, now);

@@ -72,6 +72,8 @@ struct Shared {
     named: Mutex<Named>,
     /// Remotes that are watched.
     watched: Mutex<Arc<BTreeSet<IpAddr>>>,
+    /// These, and those that BGP routes name.
+    followed: Mutex<Arc<BTreeSet<IpAddr>>>,
     has_new: AtomicBool,
     /// Whether this daemon has the host: then it sends.
     has_host: AtomicBool,
@@ -86,6 +88,12 @@ struct Shared {
 impl Shared {
     fn watched(&self) -> Arc<BTreeSet<IpAddr>> {
         lock(&self.watched).clone()
+    }
+
+    fn follow_anew(&self) {
+        let mut all = lock(&self.named).remotes.clone();
+        all.extend(self.watched().iter().copied());
+        *lock(&self.followed) = Arc::new(all);
     }
 }
 
@@ -104,6 +112,7 @@ impl Remotes {
             wanted: Mutex::default(),
             named: Mutex::new(Named { remotes: BTreeSet::new(), is_all: !names }),
             watched: Mutex::default(),
+            followed: Mutex::default(),
             has_new: flag(false),
             has_host: flag(has_host),
             leaves: flag(false),
@@ -128,12 +137,26 @@ impl Remotes {
     /// Watches also these.
     pub fn name(&self, named: Named) {
         *lock(&self.shared.named) = named;
+        self.shared.follow_anew();
         self.shared.has_new.store(true, Ordering::Release);
     }
 
     /// Returns the remotes that are watched.
     pub fn watched(&self) -> Arc<BTreeSet<IpAddr>> {
         self.shared.watched()
+    }
+
+    /// Returns the remotes whose paths matter, also if no tunnel leads there: those that are watched, and those that BGP
+    /// routes name.
+    pub fn followed(&self) -> Arc<BTreeSet<IpAddr>> {
+        lock(&self.shared.followed).clone()
+    }
+
+    /// Tells BGP which of these the kernel can't reach.
+    pub fn set_unreachable(&self, remotes: BTreeSet<IpAddr>) {
+        if let Some(bgp) = self.tables.bgp.upgrade() {
+            bgp.follow_unreachable(remotes);
+        }
     }
 
     /// Goes on with the remotes of the daemon before, which has stopped.
@@ -320,6 +343,7 @@ impl Thread {
                 let _ = self.tell.send(Change::SetWatched { remote: *remote, is_watched });
             }
             *lock(&shared.watched) = Arc::new(watched);
+            shared.follow_anew();
             engine.know_bfd(&sessions.numbers());
         }
         for asked in first.into_iter().chain(self.heard.try_iter().take(HEARD)) {

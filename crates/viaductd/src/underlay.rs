@@ -10,6 +10,7 @@ use executor::Executor;
 use model::Change;
 use paths::{Kernel, Paths};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -67,7 +68,8 @@ impl Kernel for Routes {
 }
 
 impl Follower {
-    /// Follows nothing yet. The paths to `remotes` that are watched are followed as well.
+    /// Follows nothing yet. The paths to `remotes` are followed as well, and BGP gets to know by them which ones the
+    /// kernel can't reach.
     pub fn new(
         executor: &Arc<dyn Executor>,
         remotes: Arc<Remotes>,
@@ -184,21 +186,27 @@ fn follow(
 ) {
     let (mut paths, mut trouble) = (Paths::default(), Trouble::default());
     let mut logged = Logged { since: Instant::now(), lines: 0 };
+    let mut unreachable = BTreeSet::new();
     while !shared.ends.load(Ordering::Acquire) && shared.wake.is_some() {
         let events = routes.take_events();
-        let watched = remotes.watched();
+        let followed = remotes.followed();
         if shared.has_new.swap(false, Ordering::Acquire) {
             let wanted = lock(&shared.wanted).clone();
             trouble.want(&wanted);
-            paths.want(routes, wanted, watched);
+            paths.want(routes, wanted, followed);
         } else {
-            paths.watch(watched);
+            paths.follow(followed);
         }
         let is_new = paths.note(routes, &events);
         let changes = paths.ask(routes);
         let has_asked = is_new || !changes.is_empty() || paths.is_due();
         if !changes.is_empty() && !apply(executor, &changes) {
             return;
+        }
+        let now_unreachable = paths.unreachable();
+        if now_unreachable != unreachable {
+            unreachable.clone_from(&now_unreachable);
+            remotes.set_unreachable(now_unreachable);
         }
         let now = Instant::now();
         for some in paths.take_sought(now).chunks(paths::MOST_SOUGHT) {

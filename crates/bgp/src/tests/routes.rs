@@ -234,7 +234,7 @@ fn routes_to_a_remote_that_is_down_give_way_to_worse_ones() {
     assert_eq!(set(&mut net, 1, true), [path(1, 1000), path(2, 1000)], "the tables choose among equal ones");
     assert_eq!(set(&mut net, 2, true), [path(3, 1000)]);
     let said: Vec<_> = net.speaker(0).explain(7, of).iter().map(|one| (one.down, one.verdict)).collect();
-    let down = (true, Verdict::Worse("its remote is down by BFD"));
+    let down = (true, Verdict::Worse("its remote is down by BFD, or the kernel has no route to it"));
     assert_eq!(said, [(false, Verdict::Used), down, down]);
     assert_eq!(set(&mut net, 3, true), [path(1, 1000), path(2, 1000)], "as before: all are down");
     assert_eq!(set(&mut net, 3, false), [path(3, 1000)]);

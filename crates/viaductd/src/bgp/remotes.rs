@@ -1,5 +1,5 @@
 //! Remotes of tunnels: those that learned routes name, which are watched also while no tunnel leads there, and those that
-//! are down, to which routes are used only if there are no others.
+//! are down, or that the kernel can't reach, to which routes are used only if there are no others.
 
 use crate::remotes::{Named, Remotes};
 use bgp::Speaker;

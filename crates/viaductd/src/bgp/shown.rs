@@ -338,7 +338,7 @@ fn path(prefix: IpNet, candidate: &Candidate) -> v1::BgpPath {
         used: candidate.verdict == Verdict::Used,
         why: match candidate.verdict {
             Verdict::Used if candidate.down => {
-                "one of the best; its remote is down by BFD, so flows take others if there are some"
+                "one of the best; its remote is out of reach, so flows take others if there are some"
                     .to_owned()
             }
             Verdict::Used => "one of the best".to_owned(),

@@ -38,8 +38,8 @@ type Neighbour = (i32, IpAddr);
 #[derive(Default)]
 pub(super) struct Paths {
     wanted: Underlay,
-    /// Remotes that are followed besides, because they are watched: no tunnel may lead there.
-    watched: Arc<BTreeSet<IpAddr>>,
+    /// Remotes that are followed besides, because they are watched, or BGP routes name them: no tunnel may lead there.
+    besides: Arc<BTreeSet<IpAddr>>,
     /// The wires that the kernel keeps, by the index of their device.
     wires: HashMap<i32, VifId>,
     remotes: BTreeMap<IpAddr, Remote>,
@@ -55,6 +55,8 @@ struct Remote {
     paths: Vec<KernelPath>,
     /// The reason why there are no paths.
     lacks: Option<String>,
+    /// Whether the kernel did not answer.
+    is_unknown: bool,
 }
 
 /// A neighbour as it was last found.
@@ -68,11 +70,11 @@ struct Known {
 
 impl Paths {
     /// Follows other wires and remotes from now on. All are asked for again if the wires or sources are different.
-    pub(super) fn want(&mut self, kernel: &dyn Kernel, wanted: Underlay, watched: Arc<BTreeSet<IpAddr>>) {
+    pub(super) fn want(&mut self, kernel: &dyn Kernel, wanted: Underlay, besides: Arc<BTreeSet<IpAddr>>) {
         let is_other = wanted.wires != self.wanted.wires
             || wanted.sources != self.wanted.sources
             || wanted.subnets != self.wanted.subnets;
-        (self.wanted, self.watched) = (wanted, watched);
+        (self.wanted, self.besides) = (wanted, besides);
         if is_other {
             self.due.extend(self.remotes.keys());
             self.find_wires(kernel);
@@ -81,16 +83,16 @@ impl Paths {
     }
 
     /// Follows other remotes besides from now on.
-    pub(super) fn watch(&mut self, watched: Arc<BTreeSet<IpAddr>>) {
-        if !Arc::ptr_eq(&watched, &self.watched) {
-            self.watched = watched;
+    pub(super) fn follow(&mut self, besides: Arc<BTreeSet<IpAddr>>) {
+        if !Arc::ptr_eq(&besides, &self.besides) {
+            self.besides = besides;
             self.find_due();
         }
     }
 
     /// Notes the remotes that are new, and those that are gone.
     fn find_due(&mut self) {
-        let all = self.wanted.remotes.iter().chain(&*self.watched);
+        let all = self.wanted.remotes.iter().chain(&*self.besides);
         let new = all.filter(|remote| !self.remotes.contains_key(*remote) && self.follows(remote));
         let gone = self.remotes.keys().filter(|remote| !self.follows(remote));
         let due: Vec<_> = new.chain(gone).copied().collect();
@@ -101,10 +103,10 @@ impl Paths {
         self.wanted.remotes.contains(remote) || self.is_spare(remote)
     }
 
-    /// Returns whether a remote is only watched.
+    /// Returns whether a remote is only followed besides.
     fn is_spare(&self, remote: &IpAddr) -> bool {
         !self.wanted.remotes.contains(remote)
-            && self.watched.contains(remote)
+            && self.besides.contains(remote)
             && self.wanted.is_by_kernel(remote)
     }
 
@@ -158,8 +160,8 @@ impl Paths {
         found: &mut HashMap<Neighbour, Option<Mac>>,
     ) -> Option<Change> {
         let before = self.remotes.remove(&remote).unwrap_or_default();
-        // Those that are only watched take nobody's place.
-        let has_room = || self.remotes.len() < MOST_REMOTES + self.watched.len();
+        // Those that are followed besides take nobody's place.
+        let has_room = || self.remotes.len() < MOST_REMOTES + self.besides.len();
         let is_wanted = self.is_spare(&remote) || self.wanted.remotes.contains(&remote) && has_room();
         let now = if is_wanted { self.look(kernel, remote, found) } else { Remote::default() };
         for hop in before.hops.iter().filter(|hop| !now.hops.contains(hop)) {
@@ -210,7 +212,10 @@ impl Paths {
                     "the kernel has no route to it; add one (`ip route get {remote} from {source}` shows it)"
                 ));
             }
-            Err(e) => return lacks(format!("the kernel does not tell a route from {source}: {e}")),
+            Err(e) => {
+                let why = format!("the kernel does not tell a route from {source}: {e}");
+                return Remote { is_unknown: true, ..lacks(why) };
+            }
         };
         let is_alive = hops.iter().any(|hop| !hop.is_dead);
         let mut of = Remote::default();
@@ -245,14 +250,23 @@ impl Paths {
         .collect()
     }
 
+    /// Returns the remotes that the kernel can't reach by a shared wire. One that it only does not find as a neighbour is
+    /// not among them: that is so for a moment at each start.
+    pub(super) fn unreachable(&self) -> BTreeSet<IpAddr> {
+        let lacking = self.remotes.iter().filter(|(_, of)| of.lacks.is_some() && !of.is_unknown);
+        lacking.map(|(remote, _)| *remote).filter(|remote| !self.has_router(remote)).collect()
+    }
+
+    /// Returns whether a router of another wire takes what the kernel has no route for.
+    fn has_router(&self, remote: &IpAddr) -> bool {
+        self.wanted.gateways.iter().any(|router| router.is_ipv4() == remote.is_ipv4())
+    }
+
     /// Returns which remotes have no path, and why.
     pub(super) fn problems(&self) -> impl Iterator<Item = (String, String)> {
         let shared = self.wanted.wires.iter().find(|wire| wire.shared);
         let object = shared.map(super::trouble::object).unwrap_or_default();
-        // A router of another wire takes what the kernel has no route for.
-        let has_router =
-            |remote: &IpAddr| self.wanted.gateways.iter().any(|router| router.is_ipv4() == remote.is_ipv4());
-        let is_told = |remote: &IpAddr| self.wanted.remotes.contains(remote) && !has_router(remote);
+        let is_told = |remote: &IpAddr| self.wanted.remotes.contains(remote) && !self.has_router(remote);
         let lacking = self.remotes.iter().filter(|(remote, _)| is_told(remote));
         let mut lacking = lacking.filter_map(|(remote, of)| Some((remote, of.lacks.as_ref()?)));
         let told: Vec<_> = lacking.by_ref().take(MOST_TOLD).collect();
