@@ -3,9 +3,9 @@
 
     VIADUCT_BIN=target/release scripts/as-root bench/waiting.py [ROUTES [SECONDS]]
 
-Applies a file with so many routes again, unchanged and with one route changed: the median of five, and the least and the
-most. Then asks for the daemon's status again and again for some seconds while another process adds routes by the API,
-500 in a request, and applies the file once more: the median of the answers' times, and the times of 99 % and of all.
+Applies a file with so many routes again, unchanged and with one route changed: the median of five, and the least and
+the most. Then asks for the daemon's status again and again for some seconds while another process adds routes by the
+API, 500 in a request, and applies the file once more: the median, the least, the most, and the longest of 99 %.
 """
 
 import multiprocessing
@@ -37,8 +37,8 @@ def timed(action):
 def show(what, times):
     times = sorted(times)
     late = times[min(len(times) * 99 // 100, len(times) - 1)]
-    print(f"  {what}: {statistics.median(times):.0f} ms ({times[0]:.0f}-{times[-1]:.0f}; 99 %: {late:.0f}), {len(times)} times",
-          flush=True)
+    spread = f"{times[0]:.0f}-{times[-1]:.0f}; 99 %: {late:.0f}"
+    print(f"  {what}: {statistics.median(times):.0f} ms ({spread}), {len(times)} times", flush=True)
 
 
 def load(host, directory, ends):

@@ -102,7 +102,7 @@ def test_flows_leave_a_remote_that_dies_and_go_back(lab, shared):
 
 
 def routed_hosts(lab, shared):
-    """Starts hosts as those of `anycast_hosts`, which find each other by BGP. Host a has one wire, its own or shared."""
+    """Starts hosts like `anycast_hosts`, which find each other by BGP. Host a has one wire, its own or shared."""
     hosts, guests = {}, {}
     for name in "abc":
         lab.plug(name)

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use model::{TunnelKind, VifId, Vrf};
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn nexthop() -> impl Strategy<Value = Nexthop> {
         let kind = prop_oneof![Just(TunnelKind::MplsUdp), Just(TunnelKind::Vxlan)];
@@ -232,7 +232,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec((0..200_u32, proptest::option::of(nexthop())), 1..80), cut in 0..80_usize) {
+        fn it_is_a_map(
+            steps in proptest::collection::vec((0..200_u32, proptest::option::of(nexthop())), 1..80),
+            cut in 0..80_usize,
+        ) {
             let (mut all, mut model) = (Nexthops::default(), BTreeMap::new());
             let mut before = (all.clone(), model.clone());
             for (at, (id, new)) in steps.into_iter().enumerate() {
@@ -255,8 +258,8 @@ mod tests {
                 anew.insert(*id, nexthop.clone());
             }
             prop_assert_eq!(&anew, &all);
-            let remotes: std::collections::BTreeSet<_> = model.values().filter_map(Nexthop::remote).collect();
-            prop_assert_eq!(all.tunnels().map(|tunnel| tunnel.remote).collect::<std::collections::BTreeSet<_>>(), remotes);
+            let remotes: BTreeSet<_> = model.values().filter_map(Nexthop::remote).collect();
+            prop_assert_eq!(all.tunnels().map(|tunnel| tunnel.remote).collect::<BTreeSet<_>>(), remotes);
             prop_assert!(all.has_tunnels_of(&anew));
             let (old, mut changed) = before;
             for (id, was, is) in old.changes_to(&all) {

@@ -88,8 +88,8 @@ pub enum Change {
         remote: IpAddr,
         is_down: bool,
     },
-    /// Whether an address counts as a tunnel's remote also while no nexthop names it: routes do that are not in use, and
-    /// BFD watches it.
+    /// Whether an address counts as a tunnel's remote while no nexthop names it: BFD watches it for routes that are not
+    /// in use.
     SetWatched {
         remote: IpAddr,
         is_watched: bool,

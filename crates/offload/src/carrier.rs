@@ -221,7 +221,7 @@ impl<C: Carry> Carrier<C> {
         for change in changes {
             match change {
                 Change::DelRule { id, .. } => self.shared.stats.forget_rule(*id),
-                Change::DelNexthop(id) => self.shared.stats.forget_nexthop(*id),
+                Change::PutNexthop(id, _) | Change::DelNexthop(id) => self.shared.stats.forget_nexthop(*id),
                 _ => {}
             }
         }

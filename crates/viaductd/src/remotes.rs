@@ -146,8 +146,7 @@ impl Remotes {
         self.shared.watched()
     }
 
-    /// Returns the remotes whose paths matter, also if no tunnel leads there: those that are watched, and those that BGP
-    /// routes name.
+    /// Returns the remotes that are watched or that BGP routes name, even if no tunnel leads there.
     pub fn followed(&self) -> Arc<BTreeSet<IpAddr>> {
         lock(&self.shared.followed).clone()
     }

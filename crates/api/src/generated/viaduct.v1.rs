@@ -81,7 +81,7 @@ pub mod object {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Wire {
-    /// Its name, unique among guests and wires.
+    /// Name, unique among guests and wires.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// `af-packet`: any NIC; the kernel gets its frames as well and, unless the wire is `shared`, must not forward them (configure.md). `af-xdp`: fast, leaves other traffic to the kernel. `tap`. `vhost`: a vhost-user socket. `vxlan`, `geneve`: a tunnel over the other wires, with `mode = "ovs"` only (ovs-tunnels.md).
@@ -117,7 +117,7 @@ pub struct Wire {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Network {
-    /// Its name.
+    /// Name of the network.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// Number of its VRF, 1 to 65535, unique.
@@ -230,11 +230,11 @@ pub struct Network {
     /// With addresses in `snat`: `"endpoint-independent"` promises that a guest's port has one address and port for all destinations (services.md).
     #[prost(string, optional, tag = "37")]
     pub snat_mapping: ::core::option::Option<::prost::alloc::string::String>,
-    /// What happens to traffic that no rule matches: `"allow"`, `"drop"`, `"reject"` or `"deny-in"` (rules).
+    /// Action for traffic that no rule matches: `"allow"`, `"drop"`, `"reject"` or `"deny-in"` (rules).
     #[prost(string, optional, tag = "25")]
     pub default: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// What guests get by DHCP besides addresses and names. 32 entries a list at most.
+/// Options that guests get by DHCP besides addresses and names. 32 entries a list at most.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -263,7 +263,7 @@ pub struct DhcpOptions {
 #[serde(default)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DhcpRoute {
-    /// Its prefix.
+    /// Prefix of the destinations.
     #[prost(string, tag = "1")]
     pub to: ::prost::alloc::string::String,
     /// Address of the router.
@@ -275,10 +275,10 @@ pub struct DhcpRoute {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Guest {
-    /// Its name, unique among guests and wires.
+    /// Name, unique among guests and wires.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Its network; with `mode = "ovs"`, none.
+    /// Network of the guest; with `mode = "ovs"`, none.
     #[prost(string, tag = "2")]
     pub network: ::prost::alloc::string::String,
     /// `"ovs"`: an Open vSwitch decides about all of its packets (forwarding.md). Such a guest is in no `network`. It may have only these keys of those below: `socket`, `role`, `owner`, `socket_mode`, `device`, `queues`, `mtu` (1500 by default), `rate`, `link_follows`, `policy`.
@@ -305,7 +305,7 @@ pub struct Guest {
     /// More source MACs that it may use, 64 at most. Guests may share them, so Viaduct learns where they are (forwarding.md).
     #[prost(string, repeated, tag = "24")]
     pub macs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Its own addresses, for anti-spoofing, ARP proxy and host routes. Without this key, the guest may use the addresses of others, and may pose as a router or DHCP server.
+    /// Addresses of its own, for anti-spoofing, ARP proxy and host routes. Without this key, the guest may use the addresses of others, and may pose as a router or DHCP server.
     #[prost(string, repeated, tag = "9")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// A trunk: frames with the C-tag of one of these VLANs, 64 at most, belong to that network, untagged frames to `network`. A guest can be in each network only once (forwarding.md).
@@ -317,13 +317,13 @@ pub struct Guest {
     /// Limits what the guest sends, measured where it leaves; more is dropped (forwarding.md).
     #[prost(message, optional, tag = "11")]
     pub rate: ::core::option::Option<Rate>,
-    /// What comes to the guest, and what it sends, waits for these rates: `{ in = { mbps }, out = { mbps } }`, 1 to 100000 each. Not with a verbs device (forwarding.md).
+    /// Rates for which packets to and from the guest wait: `{ in = { mbps }, out = { mbps } }`, 1 to 100000 each. Not with a verbs device (forwarding.md).
     #[prost(message, optional, tag = "35")]
     pub shape: ::core::option::Option<Shape>,
     /// The DSCP with which IP packets of the guest leave: 0 to 63, or a name (`"ef"`, `"le"`, `"cs0"` to `"cs7"`, `"af11"` to `"af43"`; forwarding.md).
     #[prost(string, optional, tag = "36")]
     pub dscp: ::core::option::Option<::prost::alloc::string::String>,
-    /// Who gets copies of both directions: a guest, or a different host as in `vxlan:192.0.2.9:77` or `vxlan:\[2001:db8::9\]:77` (address, VXLAN network identifier). A different host needs a wire and a tunnel source of that family (forwarding.md).
+    /// Receiver of copies of both directions: a guest, or a different host as in `vxlan:192.0.2.9:77` or `vxlan:\[2001:db8::9\]:77` (address, VXLAN network identifier). A different host needs a wire and a tunnel source of that family (forwarding.md).
     #[prost(string, optional, tag = "12")]
     pub mirror: ::core::option::Option<::prost::alloc::string::String>,
     /// Run rules, track flows. With `mode = "ovs"` the default is false; true needs a `network`, whose rules the guest then obeys beside the flows (forwarding.md).
@@ -371,7 +371,7 @@ pub struct Guest {
     /// With `window_mb`, without `rdma_trust`: the VM may migrate, be saved and paused. Its programs then lose their verbs device, keep their memory, and open the device anew (rdma.md). With this key, `standby` and `rdma` may go together. The window has 65000 MB at most.
     #[prost(bool, optional, tag = "30")]
     pub window_migrates: ::core::option::Option<bool>,
-    /// Its own name, which DHCP, DNS and metadata tell.
+    /// Host name, which DHCP, DNS and metadata tell.
     #[prost(string, optional, tag = "32")]
     pub hostname: ::core::option::Option<::prost::alloc::string::String>,
     /// With `metadata` of the network: text for cloud-init and the like, 64 KiB at most (services.md). The socket of readers gives its length in place of it.
@@ -501,7 +501,7 @@ pub struct Target {
 #[serde(default)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Nexthop {
-    /// Its name.
+    /// Name of the nexthop.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// One target or a list, except `{ via }` and `{ nexthop }`; several: ECMP.
@@ -576,7 +576,7 @@ pub struct Rule {
     /// The network.
     #[prost(string, tag = "1")]
     pub network: ::prost::alloc::string::String,
-    /// Its name in the network, by which `viaduct rule show`, `set` and `del` find it. A rule keeps its `id` as long as it exists, its name also when it changes.
+    /// Name in the network, by which `viaduct rule show`, `set` and `del` find it. A rule keeps its `id` as long as it exists, its name also when it changes.
     #[prost(string, optional, tag = "8")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
     /// Rules with a lower number are tried first.

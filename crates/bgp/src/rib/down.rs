@@ -46,7 +46,7 @@ impl Rib {
         one.attributes.remote().is_some_and(|remote| self.down.contains(&remote))
     }
 
-    /// Chooses among all, or if the choice is down among those that are not, if there are any. The function gets whether
+    /// Chooses the best of all, or the best one that is up if the first is down. The argument of `choose` says whether
     /// those that are down count.
     pub(super) fn choose<'a, T>(
         &self,

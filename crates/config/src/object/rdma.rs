@@ -141,8 +141,8 @@ impl Keys {
     pub(super) fn check(&self, guest: &Guest, port: &connection::Keys, r: &Reader<'_>) {
         if port.standby && guest.verbs.is_some() && guest.kind() == GuestKind::Vhost && !port.window_migrates
         {
-            let message = "`standby` and `rdma` exclude each other, because verbs devices do not migrate; add `window_mb` and \
-                           `window_migrates` if programs may lose their device when their VM migrates";
+            let message = "`standby` and `rdma` exclude each other, because verbs devices do not migrate; add `window_mb` \
+                           and `window_migrates` if programs may lose their device when their VM migrates";
             r.problem(Some("standby"), message);
         }
         // [`super::mode`] refuses all of these keys.
@@ -153,8 +153,8 @@ impl Keys {
         for (key, text) in [("rdma", name), ("rdma_trust", guest.rdma_trust.as_ref())] {
             if let Some(text) = text.filter(|text| !is_plain(text)) {
                 let message = format!(
-                    "\"{text}\" can't be a name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', not starting with '.' \
-                     or '-'"
+                    "\"{text}\" can't be a name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', not starting with \
+                     '.' or '-'"
                 );
                 r.problem(Some(key), message);
             }

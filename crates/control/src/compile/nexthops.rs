@@ -1,5 +1,4 @@
-//! Numbers of nexthops. There may be a million tunnels that differ in their label alone, so the rest of a tunnel is kept
-//! once.
+//! Numbers of nexthops. A million tunnels may differ in their label alone, so the rest of a tunnel is kept once.
 
 use super::ids::{Pool, User};
 use executor::Tunnels;

@@ -29,7 +29,7 @@ pub(super) struct Counts {
     workers: Vec<WorkerCounters>,
     /// Each with its network and the text of the rule.
     rules: Vec<(String, String, Counters)>,
-    /// Each with the nexthop in words, which say all of it but numbers; and each with a tunnel, for labels that are gone.
+    /// Nexthops in words with their counts, and tunnels in words with the counts of labels that are gone.
     nexthops: Vec<(String, Counters)>,
     flows_created: u64,
 }

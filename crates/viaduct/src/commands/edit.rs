@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::{Builder, TempPath};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A copy of a host's file that somebody edits. It lies beside the file, so that the files which both include are the
 /// same, and that both can change places.
@@ -22,8 +22,6 @@ pub struct Edited {
     /// The text of the file when it was copied.
     before: String,
     copy: TempPath,
-    /// While these live, Ctrl-C is the editor's, and does not end this program under it.
-    _signals: [Signal; 2],
 }
 
 impl Edited {
@@ -41,8 +39,9 @@ impl Edited {
         let before = std::fs::read_to_string(&file)?;
         let mut copy = Builder::new().prefix(".host-").suffix(".toml").tempfile_in(folder_of(&file))?;
         copy.write_all(before.as_bytes())?;
-        let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::quit())?];
-        Ok(Self { file, before, copy: copy.into_temp_path(), _signals: signals })
+        // From now on Ctrl-C is the editor's, and does not end this program under it.
+        let _ = (signal(SignalKind::interrupt())?, signal(SignalKind::quit())?);
+        Ok(Self { file, before, copy: copy.into_temp_path() })
     }
 
     /// Runs the editor.
@@ -99,7 +98,7 @@ impl Edited {
         taken
     }
 
-    /// Has the file be taken while the copy is in its place: so the daemon knows that this is its own file.
+    /// Has the daemon take the file while it holds the new text: so the daemon knows that this is its own file.
     async fn take_file(&self, on: &mut Context, confirm_seconds: u32) -> Result<v1::Changes, Failure> {
         if std::fs::read_to_string(&self.copy).ok().as_ref() != Some(&self.before) {
             return Err(self.unchanged("somebody else changed the file meanwhile"));

@@ -1,5 +1,5 @@
-//! Remotes of tunnels: those that learned routes name, which are watched also while no tunnel leads there, and those that
-//! are down, or that the kernel can't reach, to which routes are used only if there are no others.
+//! Remotes of tunnels. BGP says which ones its routes name, so that they are watched even while no tunnel leads there.
+//! It learns which ones are down or out of the kernel's reach, and prefers routes to others.
 
 use crate::remotes::{Named, Remotes};
 use bgp::Speaker;
@@ -46,8 +46,8 @@ impl Known {
         self.next = Some(self.looked);
     }
 
-    /// Tells the speaker which remotes are down, if that has changed. Each time it looks at all routes, so a remote that
-    /// comes and goes without end is told of once a second at most.
+    /// Tells the speaker which remotes are down, if that has changed. The speaker then looks at all routes, so it
+    /// learns that a remote is up only after the remote has been so for a second.
     pub(super) fn tell(&mut self, speaker: &mut Speaker, down: &BTreeSet<IpAddr>, now: Duration) {
         self.risen.retain(|remote, _| self.down.contains(remote) && !down.contains(remote));
         for remote in self.down.difference(down) {

@@ -250,8 +250,8 @@ impl Paths {
         .collect()
     }
 
-    /// Returns the remotes that the kernel can't reach by a shared wire. One that it only does not find as a neighbour is
-    /// not among them: that is so for a moment at each start.
+    /// Returns the remotes that the kernel can't reach by a shared wire. A neighbour that it does not find is not among
+    /// them: at each start it finds none for a moment.
     pub(super) fn unreachable(&self) -> BTreeSet<IpAddr> {
         let lacking = self.remotes.iter().filter(|(_, of)| of.lacks.is_some() && !of.is_unknown);
         lacking.map(|(remote, _)| *remote).filter(|remote| !self.has_router(remote)).collect()
