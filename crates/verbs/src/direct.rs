@@ -11,7 +11,7 @@ mod copies;
 
 use crate::abi::IBV_WC_WR_FLUSH_ERR;
 use crate::errno::Outcome;
-use crate::far::Far;
+use crate::far::{Far, apart};
 use crate::link::Link;
 use crate::windows::Windows;
 use std::os::fd::OwnedFd;
@@ -100,7 +100,7 @@ impl Direct {
             return Err(libc::EIO);
         };
         let shared = if peer.takes_shared { Some(given.pop().ok_or(libc::EIO)?) } else { None };
-        let channel = if peer.has_socket { given.pop().and_then(Given::descriptor) } else { None };
+        let channel = if peer.has_socket { given.pop().and_then(Given::descriptor).map(apart) } else { None };
         let [session, qp, cq, regions, own_regions, own_cq] =
             <[Given; 6]>::try_from(given).map_err(|_| libc::EIO)?;
         let map = |given, len| link.map_of_peer(vec![given], len);

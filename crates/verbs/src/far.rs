@@ -3,8 +3,11 @@
 use crate::link::{Link, only};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use uverbs::{Given, Reply, Request, TOKEN};
+
+/// The first number of descriptors that come between the program's calls.
+const APART: RawFd = 512;
 
 /// Access to the peer's memory that is in no file.
 pub enum Far {
@@ -44,13 +47,23 @@ impl Far {
     pub fn open(&mut self, link: &Link, qpn: u32) -> bool {
         *self = match link.ask_for(&Request::Memory { qpn }) {
             Ok((Reply::Memory { pid, token }, given)) => {
-                let there = |memory| Self::There { process: process(&memory, pid, token), memory };
+                let there =
+                    |memory| Self::There { process: process(&memory, pid, token), memory: apart(memory) };
                 only(given).ok().and_then(Given::descriptor).map_or(Self::Refused, there)
             }
             _ => Self::Refused,
         };
         matches!(self, Self::There { .. })
     }
+}
+
+/// Gives a descriptor a number that the program hardly uses.
+///
+/// Programs that close a number twice exist (iperf3's server does). What they open themselves meanwhile they know of, but
+/// a descriptor that comes with the sending of a message would be closed by the second call.
+pub fn apart(fd: OwnedFd) -> OwnedFd {
+    // The program's limit may be lower.
+    rustix::io::fcntl_dupfd_cloexec(&fd, APART).unwrap_or(fd)
 }
 
 /// Returns the peer's process, if it is the process whose memory we have: both have the same token at this address.
@@ -64,6 +77,25 @@ fn process(memory: &OwnedFd, pid: libc::pid_t, token: u64) -> Option<Process> {
     // SAFETY: into `other`, which is as long as that.
     let copied = unsafe { libc::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) };
     let same = read == TOKEN && copied == TOKEN as isize && one == other && one != [0; TOKEN];
-    let process = Process { pid, end };
+    let process = Process { pid, end: apart(end) };
     (same && process.number().is_some()).then_some(process)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_descriptor_apart_is_the_same_with_a_high_number() {
+        let (one, other) = rustix::pipe::pipe().unwrap();
+        let (low, other) = (other.as_raw_fd(), apart(other));
+        assert!(low < APART && other.as_raw_fd() >= APART);
+        assert_eq!(rustix::io::write(&other, b"same").unwrap(), 4);
+        drop(other);
+        let mut read = [0; 8];
+        assert_eq!(rustix::io::read(&one, &mut read).unwrap(), 4);
+        assert_eq!(rustix::io::read(&one, &mut read).unwrap(), 0, "the low number is closed");
+    }
 }
