@@ -36,6 +36,13 @@ impl From<String> for Texts {
 }
 
 impl Texts {
+    /// Is true if these are the same texts. A file that includes none may have come alone.
+    #[must_use]
+    pub fn are(&self, others: &Self) -> bool {
+        let [own, other] = [self, others].map(|texts| texts.included.as_deref().unwrap_or_default());
+        self.main == others.main && own == other
+    }
+
     /// Reads files that were opened, as far as they may be long.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ mod host;
 mod include;
 mod machine;
 mod object;
+mod pieces;
 mod problem;
 mod reader;
 mod tree;
@@ -44,6 +45,7 @@ pub use packet::PortBlock;
 pub use problem::{Problem, Problems};
 pub use reader::did_you_mean;
 
+use pieces::Keys;
 use reader::Reader;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -144,6 +146,7 @@ pub fn object(kind: Kind, fields: toml::Table) -> Result<Object, Problems> {
 }
 
 /// The readable parts of a text.
+#[derive(Debug, std::default::Default)]
 struct Parts {
     host: Option<(Host, Place)>,
     bgp: Option<Bgp>,
@@ -197,7 +200,37 @@ impl Parts {
     }
 
     fn read(text: &str) -> Self {
-        let (root, problems) = Table::of_text(text);
+        if let Some(problem) = tree::no_text(text) {
+            return Self { problems: vec![problem], ..Self::default() };
+        }
+        Self::in_pieces(text, pieces::LEAST).unwrap_or_else(|| Self::of_piece(text, 0).0)
+    }
+
+    /// Reads a text in pieces of so many bytes at least. Returns `None` if there is a problem, or the whole may mean
+    /// something else.
+    fn in_pieces(text: &str, least: usize) -> Option<Self> {
+        let mut all = Self { is_toml: true, ..Self::default() };
+        let (mut keys, mut before) = (Keys::default(), 0);
+        for piece in pieces::cut(text, least) {
+            let (part, own) = Self::of_piece(piece, before);
+            if !part.problems.is_empty() {
+                return None;
+            }
+            keys.add(own)?;
+            before += piece.bytes().filter(|byte| *byte == b'\n').count();
+            all.objects.extend(part.objects);
+            // No two pieces have one of these.
+            all.include.extend(part.include);
+            all.host = all.host.or(part.host);
+            all.bgp = all.bgp.or(part.bgp);
+        }
+        all.objects.sort_by_key(|item| item.object.kind());
+        Some(all)
+    }
+
+    /// Reads a piece of a text that so many lines are before.
+    fn of_piece(text: &str, before: usize) -> (Self, Keys<'_>) {
+        let (root, keys, problems) = Table::of_text(text, before);
         let is_toml = problems.is_empty();
         let problems = RefCell::new(problems);
         let mut reader = Reader::new(&problems, &root, "");
@@ -212,15 +245,16 @@ impl Parts {
         let (mut objects, mut unread) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
             for table in reader.tables(kind.name()) {
-                let name = table.name().map(str::to_owned);
+                let name = table.name();
                 match Object::read(kind, table) {
                     Some(item) => objects.push(item),
-                    None => unread.extend(name),
+                    None => unread.extend(name.map(str::to_owned)),
                 }
             }
         }
         reader.finish();
-        Self { host, bgp, include, objects, unread, is_toml, problems: problems.into_inner() }
+        let problems = problems.into_inner();
+        (Self { host, bgp, include, objects, unread, is_toml, problems }, keys)
     }
 
     /// Returns what describes the host as a whole.

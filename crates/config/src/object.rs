@@ -90,7 +90,7 @@ pub struct Place {
     /// The file, if it is one that the host's file includes.
     pub(crate) file: Option<Arc<str>>,
     pub(crate) line: Option<usize>,
-    pub(crate) keys: Vec<(String, usize)>,
+    pub(crate) keys: Vec<(&'static str, usize)>,
 }
 
 /// The warning for who wrote `tcp_midstream = true` when it meant more.
@@ -100,13 +100,13 @@ const TRUE_IS_STRICTER: &str = "`tcp_midstream = true`, the default, picks up no
 impl Place {
     /// Returns whether the file has a key.
     fn has(&self, key: &str) -> bool {
-        self.keys.iter().any(|(name, _)| name == key)
+        self.keys.iter().any(|(name, _)| *name == key)
     }
 
     /// Returns the line of a key. If the key is absent, returns the line of the object.
     #[must_use]
     pub fn line(&self, key: &str) -> Option<usize> {
-        self.keys.iter().find(|(name, _)| name == key).map(|(_, line)| *line).or(self.line)
+        self.keys.iter().find(|(name, _)| *name == key).map(|(_, line)| *line).or(self.line)
     }
 
     /// Says where a key is; nothing if that is not known.
@@ -193,12 +193,12 @@ macro_rules! objects {
             }
 
             pub(crate) fn read(kind: Kind, reader: Reader<'_>) -> Option<Item> {
-                let (object, place) = match kind {
+                let (object, place) = reader.named_if_wrong(|reader| match kind {
                     $(Kind::$variant => {
                         let (object, place) = <$type>::read(reader);
                         (object.map(Self::from), place)
                     })*
-                };
+                });
                 Some(Item { object: object?, place })
             }
         }
@@ -236,6 +236,10 @@ impl Object {
     /// no defaults.
     #[must_use]
     pub fn to_concise_toml(&self) -> String {
+        if let Self::Route(route) = self {
+            let [before, behind] = route.around_prefix();
+            return format!("{before}{}{behind}", route.prefix);
+        }
         let mut body = toml::Table::try_from(self).unwrap_or_default();
         // Other kinds have no defaults.
         let has_defaults = matches!(self, Self::Wire(_) | Self::Network(_) | Self::Guest(_) | Self::Rule(_));
@@ -281,15 +285,17 @@ fn check_name(r: &Reader<'_>, name: &str) {
 fn read_name(r: &mut Reader<'_>, kind: Kind) -> Option<String> {
     let name: String = r.require("name")?;
     check_name(r, &name);
-    r.call(format!("{kind} \"{name}\""));
+    r.call(|| format!("{kind} \"{name}\""));
     Some(name)
 }
 
 /// Reads the network that an object belongs to. Messages then name the object by the network and `name`.
 fn read_network(r: &mut Reader<'_>, kind: Kind, name: Option<&dyn fmt::Display>) -> Option<String> {
     let network: String = r.require("network")?;
-    let name = name.map(ToString::to_string).unwrap_or_default();
-    r.call(Key { kind, network: Some(network.clone()), name }.to_string());
+    r.call(|| {
+        let name = name.map(ToString::to_string).unwrap_or_default();
+        Key { kind, network: Some(network.clone()), name }.to_string()
+    });
     Some(network)
 }
 

@@ -5,6 +5,7 @@ use crate::Problem;
 use crate::object::Place;
 use crate::tree::{Node, Placed, Table};
 use crate::value::Value;
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 /// One table being read.
@@ -13,14 +14,28 @@ pub(crate) struct Reader<'a> {
     table: &'a Table<'a>,
     line: Option<usize>,
     /// The name of the table in messages.
-    at: String,
+    at: Cow<'static, str>,
+    /// Whether names are made at all.
+    is_named: bool,
     asked: Vec<&'static str>,
 }
 
 impl<'a> Reader<'a> {
     /// Returns a reader of a table that messages call `at`. `problems` collects the table's problems.
-    pub(crate) fn new(problems: &'a RefCell<Vec<Problem>>, table: &'a Table<'a>, at: &str) -> Self {
-        Self { problems, table, line: None, at: at.to_owned(), asked: Vec::new() }
+    pub(crate) fn new(problems: &'a RefCell<Vec<Problem>>, table: &'a Table<'a>, at: &'static str) -> Self {
+        Self { problems, table, line: None, at: at.into(), is_named: true, asked: Vec::new() }
+    }
+
+    /// Reads the table without names for messages, and only if it has a problem once more with them: in a large file,
+    /// names take longer than the rest.
+    pub(crate) fn named_if_wrong<T>(self, read: impl Fn(Self) -> T) -> T {
+        let before = self.problems();
+        let done = read(Self { at: Cow::default(), is_named: false, asked: Vec::new(), ..self });
+        if self.problems() == before {
+            return done;
+        }
+        self.problems.borrow_mut().truncate(before);
+        read(self)
     }
 
     /// Returns the table's `name`, whether or not the rest of it can be read.
@@ -29,8 +44,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Gives the table a name for messages.
-    pub(crate) fn call(&mut self, at: String) {
-        self.at = at;
+    pub(crate) fn call(&mut self, at: impl FnOnce() -> String) {
+        if self.is_named {
+            self.at = at().into();
+        }
     }
 
     /// Records a problem with the table, or with one of its keys.
@@ -63,7 +80,10 @@ impl<'a> Reader<'a> {
     }
 
     fn read<T: Value>(&self, key: &'static str, value: &'a Placed<Node<'a>>) -> Option<T> {
-        let at = if self.at.is_empty() { key.to_owned() } else { format!("{}: {key}", self.at) };
+        let at = match (self.is_named, self.at.is_empty()) {
+            (true, false) => Cow::from(format!("{}: {key}", self.at)),
+            _ => key.into(),
+        };
         let result = match (&value.of, T::TABLE) {
             (Node::Table(table), Some(read)) => return read(self.nested(at, value.line, table)),
             (other, _) => T::read(other),
@@ -114,7 +134,8 @@ impl<'a> Reader<'a> {
             self.problem(Some(key), format!("`{key}` must be a table: [{key}]"));
             return None;
         };
-        Some(self.nested(format!("[{key}]"), value.line, table))
+        let at = if self.is_named { format!("[{key}]").into() } else { Cow::default() };
+        Some(self.nested(at, value.line, table))
     }
 
     /// Returns the tables of an array of tables.
@@ -128,7 +149,7 @@ impl<'a> Reader<'a> {
         for entry in entries {
             match &entry.of {
                 Node::Table(table) if is_array => {
-                    readers.push(self.nested(key.to_owned(), entry.line, table));
+                    readers.push(self.nested(key.into(), entry.line, table));
                 }
                 _ => self.problem(Some(key), format!("there may be several `{key}`: write [[{key}]]")),
             }
@@ -136,8 +157,8 @@ impl<'a> Reader<'a> {
         readers
     }
 
-    fn nested(&self, at: String, line: Option<usize>, table: &'a Table<'a>) -> Reader<'a> {
-        Reader { problems: self.problems, table, line, at, asked: Vec::new() }
+    fn nested(&self, at: Cow<'static, str>, line: Option<usize>, table: &'a Table<'a>) -> Reader<'a> {
+        Reader { table, line, at, asked: Vec::new(), ..*self }
     }
 
     /// Reports the keys that nobody asked for. Returns the lines of the table.
@@ -145,8 +166,8 @@ impl<'a> Reader<'a> {
         let mut place = Place { file: None, line: self.line, keys: Vec::new() };
         for key in self.table.keys() {
             let name: &str = &key.of;
-            place.keys.extend(key.line.map(|line| (name.to_owned(), line)));
-            if self.asked.contains(&name) {
+            if let Some(known) = self.asked.iter().find(|asked| **asked == name) {
+                place.keys.extend(key.line.map(|line| (*known, line)));
                 continue;
             }
             let message = match nearest(name, self.asked.iter().copied(), 0.4) {

@@ -2,6 +2,7 @@
 //! a message of the API.
 
 use crate::Problem;
+use crate::pieces::Keys;
 use std::borrow::Cow;
 use std::ops::Range;
 use toml::Value;
@@ -29,21 +30,22 @@ pub(crate) struct Placed<T> {
 pub(crate) struct Table<'a>(Vec<(Placed<Cow<'a, str>>, Placed<Node<'a>>)>);
 
 impl<'a> Table<'a> {
-    /// Parses a text. Syntax errors are problems, and then nothing is read: after a broken line the parser
-    /// may see a value that the text does not say.
-    pub(crate) fn of_text(text: &'a str) -> (Self, Vec<Problem>) {
-        if let Some(problem) = no_text(text) {
-            return (Self::default(), vec![problem]);
-        }
+    /// Parses a text that so many lines are before. Syntax errors are problems, and then nothing is read: after a broken
+    /// line the parser may see a value that the text does not say.
+    pub(crate) fn of_text(text: &'a str, before: usize) -> (Self, Keys<'a>, Vec<Problem>) {
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
-        let lines = Lines(std::iter::once(0).chain(starts).filter(|start| *start <= text.len()).collect());
+        let lines = Lines { before, starts: std::iter::once(0).chain(starts).collect() };
         let (root, errors) = DeTable::parse_recoverable(text);
         let problem = |e: toml::de::Error| {
             let line = e.span().and_then(|span| lines.at(&span));
             Problem::new(line, "", e.message().trim())
         };
-        let table = if errors.is_empty() { lines.table(root.into_inner()) } else { Self::default() };
-        (table, errors.into_iter().map(problem).collect())
+        let root = if errors.is_empty() { root.into_inner() } else { DeTable::default() };
+        // The place of an array of entries is its first header, in which the key is.
+        let keys =
+            root.iter().map(|(key, value)| (key.get_ref().clone(), value.span().start < key.span().start));
+        let keys = Keys(keys.collect());
+        (lines.table(root), keys, errors.into_iter().map(problem).collect())
     }
 
     /// Returns the table of fields that come from no text.
@@ -93,7 +95,7 @@ impl Node<'_> {
 }
 
 /// Finds what no file of a host has, before the parser reports each of its bytes, which takes minutes for a large file.
-fn no_text(text: &str) -> Option<Problem> {
+pub(crate) fn no_text(text: &str) -> Option<Problem> {
     if text.len() as u64 > crate::MOST_BYTES {
         return Some(Problem::new(None, "", format!("it is longer than {} MB", crate::MOST_BYTES >> 20)));
     }
@@ -104,13 +106,17 @@ fn no_text(text: &str) -> Option<Problem> {
     Some(Problem::new(Some(line), "", format!("the control character 0x{byte:02x}: this is no text")))
 }
 
-/// Offsets at which the lines of a text start.
-struct Lines(Vec<usize>);
+/// The lines of a text that so many are before.
+struct Lines {
+    before: usize,
+    /// Offsets at which they start.
+    starts: Vec<usize>,
+}
 
 impl Lines {
     /// Returns the line, from 1, on which a span starts.
     fn at(&self, span: &Range<usize>) -> Option<usize> {
-        Some(self.0.partition_point(|start| *start <= span.start))
+        Some(self.before + self.starts.partition_point(|start| *start <= span.start))
     }
 
     fn table<'a>(&self, table: DeTable<'a>) -> Table<'a> {

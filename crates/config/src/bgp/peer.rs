@@ -206,7 +206,7 @@ pub(super) type Templates = BTreeMap<String, Keys>;
 pub(super) fn templates(r: &mut Reader<'_>) -> Templates {
     let mut all = BTreeMap::new();
     for mut table in r.tables("template") {
-        table.call("[[bgp.template]]".to_owned());
+        table.call(|| "[[bgp.template]]".to_owned());
         let (name, keys) = (table.require::<String>("name"), Keys::read(&mut table));
         table.finish();
         let Some(name) = name else { continue };
@@ -220,7 +220,7 @@ pub(super) fn templates(r: &mut Reader<'_>) -> Templates {
 
 impl BgpPeer {
     pub(super) fn read(mut r: Reader<'_>, own: Option<u32>, templates: &Templates) -> Option<Self> {
-        r.call("[[bgp.peer]]".to_owned());
+        r.call(|| "[[bgp.peer]]".to_owned());
         let address = r.require("address");
         let keys = Keys::read(&mut r).completed(&mut r, templates);
         Self::of(r, address, own, keys)
@@ -257,7 +257,7 @@ impl BgpPeer {
 
 impl BgpRange {
     pub(super) fn read(mut r: Reader<'_>, own: Option<u32>, templates: &Templates) -> Option<Self> {
-        r.call("[[bgp.range]]".to_owned());
+        r.call(|| "[[bgp.range]]".to_owned());
         let prefix = r.require::<Prefix>("prefix").map(|prefix| prefix.0);
         let max_peers = r.get("max_peers").map_or(16, Within::<1, 1000>::short);
         let keys = Keys::of_range(&mut r).completed(&mut r, templates);

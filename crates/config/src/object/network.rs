@@ -555,7 +555,7 @@ impl Mpls {
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let label = r.require("label").map(Label::wide);
         if let Some(label) = label {
-            r.call(format!("mpls \"{label}\""));
+            r.call(|| format!("mpls \"{label}\""));
         }
         let to: Option<Target> = r.require("to");
         if to.as_ref().is_some_and(|to| to.guest().is_none() && to.network().is_none()) {
@@ -583,7 +583,7 @@ impl Vxlan {
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let vni = r.require("vni").map(Vni::wide);
         if let Some(vni) = vni {
-            r.call(format!("vxlan \"{vni}\""));
+            r.call(|| format!("vxlan \"{vni}\""));
         }
         let network = r.require("network");
         let read = || Some(Self { vni: vni?, network: network? });

@@ -186,7 +186,7 @@ impl Lease {
     pub(super) fn read(mut r: Reader<'_>) -> (Option<Self>, Place) {
         let guest: Option<String> = r.require("guest");
         let network = r.require("network");
-        guest.iter().for_each(|guest| r.call(format!("{} \"{guest}\"", Kind::Lease)));
+        guest.iter().for_each(|guest| r.call(|| format!("{} \"{guest}\"", Kind::Lease)));
         let (mac, addresses): (Option<Mac>, Vec<IpAddr>) = (r.get("mac"), r.list("addresses"));
         if let Some(mac) = mac {
             check_mac(&r, "mac", mac);

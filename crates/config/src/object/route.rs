@@ -20,6 +20,15 @@ pub struct Route {
 }
 
 impl Route {
+    /// Returns what the text of [`super::Object::to_concise_toml`] has before and behind the prefix.
+    #[must_use]
+    pub fn around_prefix(&self) -> [String; 2] {
+        let body = toml::Table::try_from(self).unwrap_or_default();
+        let text = |key| body.get(key).map(ToString::to_string).unwrap_or_default();
+        let before = format!("[[{}]]\nnetwork = {}\nprefix = \"", Kind::Route, text("network"));
+        [before, format!("\"\nto = {}\n", text("to"))]
+    }
+
     pub(super) fn key(&self) -> (Option<String>, String) {
         (Some(self.network.clone()), self.prefix.to_string())
     }
