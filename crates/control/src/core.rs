@@ -271,7 +271,7 @@ impl Core {
         let file = self.config.path().display();
         let read = self.config.read().map_err(|e| e.to_string());
         let by = Author::daemon("reload");
-        match read.and_then(|texts| self.apply(by, &texts, false, None).map_err(|e| e.to_string())) {
+        match read.and_then(|(texts, _)| self.apply(by, &texts, false, None).map_err(|e| e.to_string())) {
             Ok(Done { changes, notes, .. }) => {
                 changes.iter().for_each(|change| tracing::info!("reload: {} {}", change.what, change.object));
                 notes.iter().for_each(|(object, note)| tracing::warn!("reload: {object}: {note}"));

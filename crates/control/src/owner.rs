@@ -190,6 +190,14 @@ impl Objects {
         }
     }
 
+    /// Removes the object that has the key of this one.
+    pub(crate) fn remove_namesake(&mut self, object: &Object) -> bool {
+        match object {
+            Object::Route(route) => self.remove_route(&route.network, route.prefix),
+            other => self.remove(&other.key()),
+        }
+    }
+
     pub(crate) fn remove_route(&mut self, network: &str, prefix: IpNet) -> bool {
         self.routes.remove(network, prefix)
     }

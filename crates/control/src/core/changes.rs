@@ -17,7 +17,7 @@ use crate::store::Durability;
 use config::{Host, Index, Item, Key, Kind, Lease, Network, Object, Texts};
 use ipnet::IpNet;
 use model::Vrf;
-use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -86,6 +86,8 @@ impl Core {
         // If reading fails, `parse` names all problems, including objects that don't fit together.
         let file = config::read(texts).map_err(|e| config::parse_all(texts).err().unwrap_or(e))?;
         let host = Arc::new(file.host.clone());
+        // Objects that others have as well stay theirs.
+        let is_all_taken = Cell::new(false);
         let draft = |state: &State| {
             check_host(&state.host, &host)?;
             let WithFile { objects, taken: places, left, has_twins } =
@@ -96,6 +98,7 @@ impl Core {
                     owner.name()
                 )));
             }
+            is_all_taken.set(places.len() == file.objects.len());
             let mut objects = objects;
             leases::settle(&mut objects)?;
             let draft = Draft { host: host.clone(), objects, places, has_twins };
@@ -113,13 +116,18 @@ impl Core {
             Ok(Step::Make(draft))
         };
         let digest = super::digest(&file.objects);
+        let own = self.config.read().ok().filter(|_| !dry_run);
         // Another text may still have the objects of the daemon's file.
-        let is_own = |own: Texts| {
-            own == *texts || config::read(&own).is_ok_and(|own| super::digest(&own.objects) == digest)
-        };
-        let taken = (!dry_run && self.config.read().is_ok_and(is_own)).then(|| digest.clone());
+        let is_like = |own| config::read(own).is_ok_and(|own| super::digest(&own.objects) == digest);
+        let is_own = own.as_ref().is_some_and(|(own, _)| own.are(texts) || is_like(own));
+        let taken = is_own.then_some(digest);
         let how = || Switching { durability: Durability::Disk, taken: taken.clone(), ..Switching::by(by) };
-        self.change(draft, how, |state, before, _| self.wait(state, confirm, before))
+        self.change(draft, how, |state, before, _| {
+            self.wait(state, confirm, before);
+            if let Some((_, stamp)) = own.filter(|(own, _)| is_all_taken.get() && own.are(texts)) {
+                self.config.is_in_force(stamp, &host, &state.objects);
+            }
+        })
     }
 
     /// Gives a guest the addresses that it leased on another host.
@@ -293,14 +301,14 @@ impl Next {
         if *has_twins || *host != *state.host || !state.leaves_routes(changed, &objects) {
             return Self::checked(host, objects, places);
         }
-        let routes = changed.iter().filter(|changed| changed.kind() == Kind::Route);
-        let routes: HashSet<Cow<'_, Key>> = routes.map(|changed| changed.key()).collect();
+        let routes = changed.iter().filter_map(|changed| changed.new_route());
+        let routes: HashSet<(&str, IpNet)> = routes.map(|route| (&**route.network, route.prefix)).collect();
         let scope = if state.leaves_rules(changed) { Scope::BesideRules } else { Scope::BesideRoutes };
         let others = objects.in_order_of(scope.kinds());
         let index = Index::new(&host, others.iter().map(|owned| &owned.object));
-        let is_checked = |object: &Object| match object.kind() {
-            Kind::Route => routes.contains(&object.key()),
-            Kind::Rule => scope != Scope::BesideRules,
+        let is_checked = |object: &Object| match object {
+            Object::Route(route) => routes.contains(&(&*route.network, route.prefix)),
+            Object::Rule(_) => scope != Scope::BesideRules,
             _ => true,
         };
         let from_file = places.iter().filter(|item| is_checked(&item.object)).map(|item| (*item).clone());

@@ -3,8 +3,9 @@
 
 use super::{View, begin_anew, check_host};
 use crate::owner::{Objects, Owner};
-use config::{Host, Item, Key, Texts};
+use config::{Host, Item, Key, Object, Route, Texts};
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -26,17 +27,24 @@ pub struct ConfigFile {
 }
 
 struct Compared {
+    stamp: Stamp,
+    text: Result<Parsed, String>,
+}
+
+/// By which it shows whether the file, or one that it includes, is another one.
+pub(super) struct Stamp {
     file: Identity,
     /// The patterns of what it includes, and the files that they match, or the reason why these can't be opened.
     patterns: Vec<String>,
     included: Result<Vec<(String, Identity)>, String>,
-    text: Result<Parsed, String>,
 }
 
 /// The file's contents, and where a view of the host differs from them.
 struct Parsed {
     host: Host,
     objects: Objects,
+    /// Whether these are those that were in force: what others own is not the file's.
+    with_others: bool,
     /// The objects of the view that was compared last.
     seen: Objects,
     differing: BTreeSet<Key>,
@@ -66,8 +74,19 @@ impl ConfigFile {
         Ok((file, identity))
     }
 
-    pub(super) fn read(&self) -> io::Result<Texts> {
-        Texts::read(self.opened()?.0, &self.included)
+    /// Reads the file, and those that it includes.
+    pub(super) fn read(&self) -> io::Result<(Texts, Stamp)> {
+        let (main, file) = self.opened()?;
+        let (texts, stamp) = self.read_stamped(main, file);
+        Ok((texts?, stamp))
+    }
+
+    /// Remembers that the file is in force: its objects are those of its owner. So nobody who asks waits until it is read
+    /// again.
+    pub(super) fn is_in_force(&self, stamp: Stamp, host: &Host, objects: &Objects) {
+        let (host, objects, seen) = (host.clone(), objects.clone(), objects.clone());
+        let text = Ok(Parsed { host, objects, with_others: true, seen, differing: BTreeSet::new() });
+        *self.compared.lock().unwrap_or_else(PoisonError::into_inner) = Some(Compared { stamp, text });
     }
 
     fn matching(&self, patterns: &[String]) -> io::Result<Vec<(String, File, Identity)>> {
@@ -75,8 +94,7 @@ impl ConfigFile {
         opened.map(|(name, file)| identity(&file).map(|identity| (name, file, identity))).collect()
     }
 
-    /// Reads the file, and those that it includes.
-    fn compare(&self, main: File, file: Identity, view: &View) -> Compared {
+    fn read_stamped(&self, main: File, file: Identity) -> (io::Result<Texts>, Stamp) {
         let (mut patterns, mut included) = (Vec::new(), Ok(Vec::new()));
         let read = Texts::read(main, |wanted| {
             patterns = wanted.to_vec();
@@ -84,12 +102,17 @@ impl ConfigFile {
             included = identities(&found);
             Ok(found?.into_iter().map(|(name, file, _)| (name, file)).collect())
         });
+        (read, Stamp { file, patterns, included })
+    }
+
+    fn compare(&self, main: File, file: Identity, view: &View) -> Compared {
+        let (read, stamp) = self.read_stamped(main, file);
         let read = read.map_err(|e| format!("it can't be read: {e}"));
-        Compared { file, patterns, included, text: read.and_then(|texts| Parsed::of(&texts, view)) }
+        Compared { stamp, text: read.and_then(|texts| Parsed::of(&texts, view)) }
     }
 
     /// Is true if neither the file nor any that it includes has changed.
-    fn is_same(&self, known: &Compared, file: &Identity) -> bool {
+    fn is_same(&self, known: &Stamp, file: &Identity) -> bool {
         let is_same =
             || known.patterns.is_empty() || identities(&self.matching(&known.patterns)) == known.included;
         known.file == *file && is_same()
@@ -103,7 +126,7 @@ impl ConfigFile {
             Err(e) => return Some(format!("it can't be read: {e}")),
         };
         let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
-        if !compared.as_ref().is_some_and(|known| self.is_same(known, &identity)) {
+        if !compared.as_ref().is_some_and(|known| self.is_same(&known.stamp, &identity)) {
             *compared = Some(self.compare(file, identity, view));
         }
         match &mut compared.as_mut()?.text {
@@ -134,7 +157,19 @@ fn identities(found: &io::Result<Vec<(String, File, Identity)>>) -> Result<Vec<(
 /// Returns a digest of a file's objects, independent of comments and formatting. It tells different files
 /// apart, unless somebody makes them collide on purpose.
 pub(super) fn digest(objects: &[Item]) -> String {
-    let text: String = objects.iter().map(|item| item.object.to_concise_toml()).collect();
+    let mut text = String::new();
+    // Most routes differ from the one before in their prefix alone.
+    let mut last: Option<(&Route, [String; 2])> = None;
+    for item in objects {
+        let Object::Route(route) = &item.object else {
+            text += &item.object.to_concise_toml();
+            continue;
+        };
+        let known =
+            last.take().filter(|(other, _)| (&other.network, &other.to) == (&route.network, &route.to));
+        let (_, [before, behind]) = last.insert(known.unwrap_or_else(|| (route, route.around_prefix())));
+        let _ = write!(text, "{before}{}{behind}", route.prefix);
+    }
     format!("{:08x}-{}", crc32fast::hash(text.as_bytes()), text.len())
 }
 
@@ -151,23 +186,30 @@ impl Parsed {
             }
             objects.put_like(&view.objects, Owner::File, item.object);
         }
-        Ok(Self { host: file.host, objects, seen: Objects::default(), differing })
+        Ok(Self { host: file.host, objects, with_others: false, seen: Objects::default(), differing })
     }
 
     /// Follows the changes since the last view, and describes how this one differs.
     fn difference(&mut self, view: &View) -> Option<String> {
+        let with_others = self.with_others;
+        let is_wanted = |owner: &Owner| !with_others || *owner == Owner::File;
         for changed in self.seen.changes_to(&view.objects) {
             let is_of_file = || changed.new_owner().is_some_and(|(owner, _)| *owner == Owner::File);
             let differs = match (changed.new_route(), changed.now()) {
                 (Some(is), _) => {
                     let wanted = self.objects.routes().get(is.network, is.prefix);
+                    let wanted = wanted.filter(|wanted| is_wanted(wanted.owner()));
                     wanted.map_or_else(is_of_file, |wanted| *wanted.to() != *is.to())
                 }
                 (_, Some(is)) => {
                     let wanted = self.objects.other(&changed.key());
+                    let wanted = wanted.filter(|wanted| is_wanted(&wanted.owner));
                     wanted.map_or_else(is_of_file, |wanted| wanted.object != is.object)
                 }
-                (None, None) => self.objects.get(&changed.key()).is_some(),
+                (None, None) => {
+                    let wanted = self.objects.get(&changed.key());
+                    wanted.is_some_and(|wanted| is_wanted(wanted.owner()))
+                }
             };
             if differs {
                 self.differing.insert(changed.key().into_owned());
@@ -186,5 +228,40 @@ impl Parsed {
             Err(_) => begin_anew(&view.host, &self.host),
         };
         (many > 0).then(|| format!("differs from the running configuration in: {}; {what}", names.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Item, digest};
+
+    #[test]
+    fn the_digest_is_that_of_the_text_of_all_objects() {
+        let [blue, red] = ["blue", "red"].map(|network| {
+            move |prefix: &str, to: &str| {
+                format!("[[route]]\nnetwork = \"{network}\"\nprefix = \"{prefix}\"\nto = {to}\n")
+            }
+        });
+        let tunnel = "[{ label = 100, remote = \"192.0.2.9\", tunnel = \"mpls-over-udp\" }, { via = \"10.1.1.1\", weight = 2 }]";
+        let digest_of = |text: &str| {
+            let items: Vec<Item> = config::parse_objects(text).unwrap().into_iter().map(Item::from).collect();
+            let whole: String = items.iter().map(|item| item.object.to_concise_toml()).collect();
+            assert_eq!(whole, text);
+            let digest = digest(&items);
+            assert_eq!(digest, format!("{:08x}-{}", crc32fast::hash(whole.as_bytes()), whole.len()));
+            digest
+        };
+        let text = [
+            blue("10.9.0.0/16", "[\"drop\"]"),
+            blue("fd00:9::/64", "[\"drop\"]"),
+            blue("10.8.0.0/16", tunnel),
+        ]
+        .concat();
+        // Version 0.2.0 has it in its store.
+        assert_eq!(digest_of(&text), "ae310f27-283");
+        let others = "[[network]]\nname = \"red\"\nvrf = 2\n".to_owned()
+            + &red("10.8.0.0/16", tunnel)
+            + &blue("10.8.0.0/16", tunnel);
+        assert_ne!(digest_of(&others), digest_of(&others.replace("100", "101")));
     }
 }

@@ -477,8 +477,8 @@ fn a_wires_new_address_is_followed() {
     assert_eq!(bench.executor.applied(), 2, "nothing moved");
 }
 
-#[test]
-fn a_file_that_stays_is_read_once_whatever_changes() {
+/// Starts a daemon whose file can be read only once.
+fn start_to_read_once() -> (TempDir, Core) {
     let (dir, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
     std::fs::write(file.path(), FILE).unwrap();
     // All descriptors have one position: who reads again finds nothing.
@@ -488,7 +488,38 @@ fn a_file_that_stays_is_read_once_whatever_changes() {
     let ports = Arc::new(FakePorts::new(Log::default()));
     let parsed = config::parse(FILE).unwrap();
     let executor = Arc::<FakeExecutor>::default();
-    let core = Core::start(&parsed, config, run_dir, store, executor, ports, None).unwrap();
+    (dir, Core::start(&parsed, config, run_dir, store, executor, ports, None).unwrap())
+}
+
+#[test]
+fn a_file_that_is_applied_is_not_read_again() {
+    let (_dir, core) = start_to_read_once();
+    let difference = || core.config().difference(&core.view());
+    core.take_file(FILE, false).unwrap();
+    assert_eq!(difference(), None);
+    core.add(route()).unwrap();
+    core.remove(&[route()[0].key()]).unwrap();
+    assert_eq!(difference(), None);
+    core.take_file(&FILE.replace("t1", "t9"), false).unwrap();
+    assert!(difference().unwrap().contains("guest \"vm1\""));
+}
+
+#[test]
+fn an_applied_file_has_objects_of_others_too() {
+    let bench = start(FILE);
+    let vm2 = config::parse_objects(VM2).unwrap();
+    bench.core.add(vm2.clone()).unwrap();
+    let own = format!("{FILE}{VM2}");
+    bench.write(&own);
+    bench.apply(&own, false);
+    assert_eq!(bench.difference(), None);
+    bench.core.remove(&[vm2[0].key()]).unwrap();
+    assert!(bench.difference().unwrap().contains("guest \"vm2\""));
+}
+
+#[test]
+fn a_file_that_stays_is_read_once_whatever_changes() {
+    let (_dir, core) = start_to_read_once();
     let difference = || core.config().difference(&core.view());
     assert_eq!(difference(), None);
     core.add(route()).unwrap();

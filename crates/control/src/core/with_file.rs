@@ -1,8 +1,9 @@
 //! Puts a file's objects beside those of other owners.
 
-use crate::owner::{Listed, Objects, Owner};
-use config::{Item, Key};
-use std::collections::HashSet;
+use crate::owner::{Listed, Objects, Owner, Written};
+use config::{Item, Key, Object};
+use ipnet::IpNet;
+use std::collections::{HashMap, HashSet};
 
 /// The objects of a host after those of a new file replaced those of the old one.
 pub(super) struct WithFile<'a> {
@@ -20,9 +21,8 @@ pub(super) struct WithFile<'a> {
 impl<'a> WithFile<'a> {
     pub(super) fn new(old: &Objects, file: &'a [Item]) -> Self {
         let mut objects = old.clone();
-        let (mut taken, mut left, mut keys) = (Vec::new(), Vec::new(), HashSet::with_capacity(file.len()));
+        let (mut taken, mut left, mut keys) = (Vec::new(), Vec::new(), Names::default());
         for item in file {
-            let key = item.object.key();
             let there = old.namesake(&item.object);
             let is_same = there.is_some_and(|there| there.is(&item.object));
             match there.map(Listed::owner) {
@@ -30,23 +30,52 @@ impl<'a> WithFile<'a> {
                 // objects of other owners.
                 Some(owner) if *owner != Owner::File && is_same => continue,
                 Some(owner) if *owner != Owner::File => {
-                    left.push((key, owner.clone()));
+                    left.push((item.object.key(), owner.clone()));
                     continue;
                 }
                 Some(_) if is_same => {}
                 _ => {
-                    objects.remove(&key);
+                    objects.remove_namesake(&item.object);
                     objects.put(Owner::File, item.object.clone());
                 }
             }
             taken.push(item);
-            keys.insert(key);
+            keys.add(&item.object);
         }
-        let of_file = old.listed().filter(|listed| *listed.owner() == Owner::File).map(Listed::key);
-        of_file.filter(|key| !keys.contains(key)).for_each(|key| {
-            objects.remove(&key);
+        let of_file = old.listed().filter(|listed| *listed.owner() == Owner::File);
+        of_file.filter(|listed| !keys.have(*listed)).for_each(|listed| {
+            objects.remove(&listed.key());
         });
         let has_twins = keys.len() < taken.len();
         Self { objects, taken, left, has_twins }
+    }
+}
+
+/// The keys of a file's objects. Those of a hundred thousand routes are no texts.
+#[derive(Default)]
+struct Names<'a> {
+    routes: HashMap<&'a str, HashSet<IpNet>>,
+    others: HashSet<Key>,
+}
+
+impl<'a> Names<'a> {
+    fn add(&mut self, object: &'a Object) {
+        match object {
+            Object::Route(route) => self.routes.entry(&route.network).or_default().insert(route.prefix),
+            other => self.others.insert(other.key()),
+        };
+    }
+
+    fn len(&self) -> usize {
+        self.others.len() + self.routes.values().map(HashSet::len).sum::<usize>()
+    }
+
+    fn have(&self, listed: Listed<'_>) -> bool {
+        match listed {
+            Listed::Route(Written { network, prefix, .. }) => {
+                self.routes.get(&**network).is_some_and(|routes| routes.contains(&prefix))
+            }
+            Listed::Other(owned) => self.others.contains(&owned.object.key()),
+        }
     }
 }
