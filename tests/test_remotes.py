@@ -35,13 +35,13 @@ def stopped(daemon):
 
 
 class Flows:
-    """Flows of a guest to the anycast address, each with a socket."""
+    """Flows of a guest to an address, each with a socket."""
 
-    def __init__(self, guest):
+    def __init__(self, guest, address=ANYCAST):
         self.sockets = [guest.namespace.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(FLOWS)]
         for number, one in enumerate(self.sockets):
             one.bind(("", 20000 + number))
-            one.connect((ANYCAST, PORT))
+            one.connect((address, PORT))
             one.settimeout(1)
 
     def answered(self):

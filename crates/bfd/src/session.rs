@@ -1,10 +1,11 @@
 //! One session: its state and timers (RFC 5880, 6.8).
 
 use crate::packet::{Diagnostic, LEN, Packet, State};
+use crate::splitmix;
 use std::time::Duration;
 
 /// The least time between two packets while the session is not up (RFC 5880, 6.8.3).
-const SLOW: Duration = Duration::from_secs(1);
+pub(crate) const SLOW: Duration = Duration::from_secs(1);
 
 /// The settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +136,7 @@ pub struct Session {
     counts: Counts,
 }
 
-const fn micros(time: Duration) -> u32 {
+pub(crate) const fn micros(time: Duration) -> u32 {
     let micros = time.as_micros();
     if micros < u32::MAX as u128 { micros as u32 } else { u32::MAX }
 }
@@ -161,7 +162,7 @@ impl Session {
             random: seed,
             counts: Counts::default(),
         };
-        session.number = (session.random() as u32).max(1);
+        session.number = (splitmix(&mut session.random) as u32).max(1);
         session
     }
 
@@ -191,6 +192,12 @@ impl Session {
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Returns the number by which the neighbour names the session. 0: not known.
+    #[must_use]
+    pub const fn neighbour(&self) -> u32 {
+        self.remote.number
     }
 
     /// Returns the session for its operator.
@@ -366,7 +373,7 @@ impl Session {
         }
         // If a single lost packet counts, two must not be a whole interval apart.
         let most = if self.config.multiplier == 1 { 150 } else { 250 };
-        let part = 750 + (self.random() % (most + 1)) as u32;
+        let part = 750 + (splitmix(&mut self.random) % (most + 1)) as u32;
         self.paced = interval;
         self.next = interval.map(|interval| self.last + interval * part / 1000);
     }
@@ -375,14 +382,5 @@ impl Session {
     fn detection(&self) -> Option<Duration> {
         let interval = self.config.interval.max(Duration::from_micros(self.remote.sends.into()));
         (self.remote.multiplier > 0).then(|| interval * u32::from(self.remote.multiplier))
-    }
-
-    /// Returns a random number (splitmix64).
-    const fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.random;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
     }
 }

@@ -1,6 +1,6 @@
 //! Two sessions over a path, by a clock of the test.
 
-use crate::{Change, Config, Diagnostic, Held, Packet, Session, State};
+use crate::{Change, Config, Diagnostic, Held, Initiator, Packet, Session, State, reflect};
 use std::time::Duration;
 
 const fn ms(ms: u64) -> Duration {
@@ -300,6 +300,7 @@ fn a_neighbour_may_send_anything() {
         let mut session = Session::new(Config::default(), 7, now);
         let number = session.number().to_be_bytes();
         let (mut answers, mut last_regular) = (0_u64, None::<Duration>);
+        let mut initiator = Initiator::new(Config { multihop: true, ..Config::default() }, 7, now);
         for piece in input.chunks(26) {
             let (time, bytes) = piece.split_at(piece.len().min(2));
             now += ms(time.iter().fold(0, |all, byte| all * 8 + u64::from(*byte)));
@@ -318,7 +319,14 @@ fn a_neighbour_may_send_anything() {
             if let Ok(packet) = Packet::parse(&bytes) {
                 answers += u64::from(packet.polls);
                 session.received(&packet, now);
+                initiator.received(&Packet { other: initiator.number(), ..packet }, now);
+                let answer = reflect(&packet, ms(10)).map(|answer| Packet::parse(&answer).unwrap());
+                assert_eq!(answer.is_some(), packet.demand);
+                assert!(answer.is_none_or(|answer| answer.other == packet.own && !answer.demand));
             }
+            initiator.tick(now);
+            let questions = std::iter::from_fn(|| initiator.output(7, now)).take(9).count();
+            assert!(questions <= 1 && initiator.deadline() > now);
             while let Some(bytes) = session.output(now) {
                 let packet = Packet::parse(&bytes).unwrap();
                 assert_eq!(packet.own.to_be_bytes(), number);

@@ -308,6 +308,8 @@ fn remotes(remotes: &[RemoteStatus], text: &mut Text) {
     let label = |of: &RemoteStatus| format!("remote=\"{}\"", of.remote);
     let down = remotes.iter().map(|of| (label(of), u64::from(of.is_down)));
     text.family("remote_down", "gauge", "Whether a remote of tunnels is down by BFD.", down);
+    let paths = remotes.iter().map(|of| (label(of), of.paths_down as u64));
+    text.family("remote_paths_down", "gauge", "Paths to a remote of tunnels that are down by BFD.", paths);
     let ups = remotes.iter().map(|of| (label(of), of.session.ups));
     text.family("remote_bfd_ups_total", "counter", "How often the BFD session with a remote came up.", ups);
 }

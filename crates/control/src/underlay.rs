@@ -89,6 +89,8 @@ pub struct RemoteStatus {
     pub remote: IpAddr,
     /// Whether its tunnels are used only where there is no other path.
     pub is_down: bool,
+    /// How many of several paths to it are down.
+    pub paths_down: usize,
     pub session: v1::BgpBfd,
 }
 

@@ -18,6 +18,8 @@ struct Most {
 }
 
 const MOST: Most = Most { waiting: 8, per_second: 500 };
+/// Those of a remote's BFD session, which has eight paths at most, and asks by each.
+const MOST_OF_SESSIONS: Most = Most { waiting: 32, per_second: 2000 };
 /// Those of whom nothing is known.
 const MOST_OF_STRANGERS: Most = Most { waiting: 2, per_second: 10 };
 /// Longest packet to a service, bytes: longer than any that a service understands.
@@ -36,8 +38,7 @@ pub(crate) fn asker(remote: IpAddr) -> VifId {
 /// A packet to a service.
 #[derive(Debug)]
 pub struct Asked {
-    /// The guest's interface; for a VLAN of the guest, the one that stands for it. For BFD, a number that is made of the
-    /// remote's address: each remote fills its own queue as well.
+    /// The guest's interface; for a VLAN of the guest, the one that stands for it. For BFD, the wire.
     pub guest: VifId,
     pub service: Service,
     /// The frame as it came, with complete checksums.
@@ -93,6 +94,12 @@ impl Questions {
         (Self::with(MOST, to), from)
     }
 
+    /// Returns the way for packets of BFD sessions.
+    pub fn of_sessions() -> (Self, Receiver<Asked>) {
+        let (to, from) = channel();
+        (Self::with(MOST_OF_SESSIONS, to), from)
+    }
+
     /// Returns another way to the same end, for few packets, which take nobody's place here.
     pub fn few(&self) -> Self {
         Self::with(MOST_OF_STRANGERS, self.to.clone())
@@ -102,26 +109,26 @@ impl Questions {
         Self { guests: (0..MAX_VIFS).map(|_| Guest::default()).collect(), most, to }
     }
 
-    /// Puts a packet of a guest where `service` takes it from.
+    /// Puts a packet of a guest where `service` takes it from. `asker`: the number of the queue that it fills.
     ///
     /// # Errors
     /// The reason to drop the packet.
     pub fn put(
         &self,
-        guest: VifId,
-        service: Service,
+        asker: VifId,
+        (guest, service): (VifId, Service),
         frame: &[u8],
         complete: impl FnOnce(&mut [u8]),
         now: Seconds,
     ) -> Result<(), DropReason> {
-        let its = self.guests.get(usize::from(guest.0)).ok_or(DropReason::NoNetwork)?;
+        let its = self.guests.get(usize::from(asker.0)).ok_or(DropReason::NoNetwork)?;
         if frame.len() > LONGEST {
             return Err(DropReason::TxTooLong);
         }
         if !its.may_ask(self.most, now) || !its.may_wait(self.most) {
             return Err(DropReason::ServiceFull);
         }
-        let place = Place(self.guests.clone(), guest);
+        let place = Place(self.guests.clone(), asker);
         let mut frame = frame.to_vec();
         complete(&mut frame);
         let asked = Asked { guest, service, frame, place };
@@ -136,7 +143,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn ask(questions: &Questions, guest: u16, now: Seconds) -> Result<(), DropReason> {
-        questions.put(VifId(guest), Service::Dhcp, b"frame", |_| {}, now)
+        questions.put(VifId(guest), (VifId(guest), Service::Dhcp), b"frame", |_| {}, now)
     }
 
     #[test]
@@ -172,7 +179,7 @@ mod tests {
                 .count()
         };
         assert_eq!([asked(7), asked(7), asked(8)], [MOST.per_second as usize, 0, MOST.per_second as usize]);
-        let long = questions.put(VifId(2), Service::Dhcp, &[0; LONGEST + 1], |_| {}, 9);
+        let long = questions.put(VifId(2), (VifId(2), Service::Dhcp), &[0; LONGEST + 1], |_| {}, 9);
         assert_eq!(long, Err(DropReason::TxTooLong));
     }
 }

@@ -46,12 +46,13 @@ impl Bfd {
         found.take_while(|(_, found)| *found != 0).find(|(_, found)| *found == number).map(|(place, _)| place)
     }
 
-    /// Puts a packet of a remote where its session takes it from.
+    /// Puts a packet of a remote, which came by this wire, where its session takes it from.
     ///
     /// # Errors
     /// The reason to drop the packet.
     pub fn put(
         &self,
+        wire: VifId,
         headers: &Headers,
         frame: &[u8],
         complete: impl FnOnce(&mut [u8]),
@@ -66,7 +67,7 @@ impl Bfd {
             Some(place) => (&self.known, VifId(u16::try_from(place).unwrap_or_default())),
             None => (&self.others, asker(from)),
         };
-        to.put(asker, Service::Bfd, frame, complete, now)
+        to.put(asker, (wire, Service::Bfd), frame, complete, now)
     }
 }
 
@@ -86,12 +87,12 @@ mod tests {
         let at = frame.len() - 24 + NUMBER;
         frame[at..at + 4].copy_from_slice(&number.to_be_bytes());
         let headers = Headers::ethernet(&frame, 0, frame.len()).unwrap();
-        bfd.put(&headers, &frame, |_| {}, now)
+        bfd.put(VifId(0), &headers, &frame, |_| {}, now)
     }
 
     #[test]
     fn who_does_not_know_the_number_takes_no_place_of_who_does() {
-        let (questions, from) = Questions::new();
+        let (questions, from) = Questions::of_sessions();
         let bfd = Bfd::over(questions);
         bfd.know(&[77]);
         assert!(

@@ -1,13 +1,13 @@
 //! The engine as the control plane sees it.
 
-use crate::asked::{Asked, Place, Questions};
+use crate::asked::{Asked, Questions};
 use crate::bfd::Bfd;
 use crate::capture::Tap;
 use crate::clock::Clock;
 use crate::common::{Common, Handle};
 use crate::core::Limits;
 use crate::counters::{MAX_VIFS, sum};
-use crate::housekeeping::{Housekeeper, ask};
+use crate::housekeeping::Housekeeper;
 use crate::mailbox::{Pending, Receipt};
 use crate::message::Message;
 use crate::meters::Meters;
@@ -26,7 +26,6 @@ use model::{
 };
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -123,7 +122,7 @@ impl Engine {
     pub fn with_flows(config: &EngineConfig, flows: Flows) -> io::Result<Arc<Self>> {
         let shared = Arc::new(Shared::with_flows(flows));
         let clock = Clock::start();
-        let ((questions, asked), (heard, bfd_heard)) = (Questions::new(), Questions::new());
+        let ((questions, asked), (heard, bfd_heard)) = (Questions::new(), Questions::of_sessions());
         let bfd_numbers = Bfd::over(heard);
         let limits = Limits {
             questions,
@@ -334,37 +333,6 @@ impl Engine {
     /// Has the workers know the numbers of all BFD sessions, whose packets are not lost with those of others.
     pub fn know_bfd(&self, sessions: &[u32]) {
         self.bfd_numbers.know(sessions);
-    }
-
-    /// Sends a UDP datagram to the remote of a tunnel, as tunnel packets go. `ports`: from and to. If the next hop is not
-    /// known, it is lost, and the next hop is asked for.
-    pub fn send_to_remote(&self, remote: IpAddr, ports: (u16, u16), payload: &[u8]) {
-        let snapshot = self.common.shared.snapshot();
-        let now = self.common.clock.now().seconds;
-        let view = snapshot.view(self.common.shared.flows(), now);
-        let Some(told) = model::to_remote(&view, remote, ports, payload) else { return };
-        let asked = told.missing.and_then(|missing| ask(&self.common, missing, now)).map(Message::Solicit);
-        let told = (!told.to.is_empty()).then_some(Message::Tell(told, None));
-        for message in asked.into_iter().chain(told) {
-            if let Some(worker) = self.common.workers.first().filter(|worker| !worker.mailbox.is_full()) {
-                worker.mailbox.post(message);
-            }
-        }
-    }
-
-    /// Sends the answer of a service, a frame without tags, to a guest. Returns whether a worker will do it: not if the
-    /// guest is gone, or if too much waits for the worker. `place`: of the question.
-    pub fn answer(&self, guest: VifId, frame: Vec<u8>, place: Option<Place>) -> bool {
-        let snapshot = self.common.shared.snapshot();
-        let now = self.common.clock.now().seconds;
-        let view = snapshot.view(self.common.shared.flows(), now);
-        let Some(unasked) = model::answer(&view, guest, frame) else { return false };
-        let worker = &self.common.workers[usize::from(guest.0) % self.common.workers.len()];
-        let has_room = !worker.mailbox.is_full();
-        if has_room {
-            worker.mailbox.post(Message::Tell(unasked, place));
-        }
-        has_room
     }
 
     /// Returns the decision about a packet that comes in on `ingress`, according to the live tables, without

@@ -23,6 +23,7 @@ mod common;
 mod contexts;
 mod core;
 mod counters;
+mod datagrams;
 mod deliver;
 mod engine;
 mod frame;

@@ -2,9 +2,9 @@
 
 use crate::decide::{self, Origin};
 use crate::solicit::attached;
-use crate::underlay::underlay_path;
+use crate::underlay::{underlay_path, underlay_paths};
 use crate::{Forward, GATEWAY_MAC, Lookup, NeighbourScope, PacketView, VifId, Vrf, copy_to};
-use packet::{Mac, WriteError, build, mld, neighbour};
+use packet::{Headers, L4, Mac, WriteError, build, mld, neighbour};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -70,16 +70,20 @@ pub fn answer<T: Lookup>(tables: &T, guest: VifId, frame: Vec<u8>) -> Option<Una
     Some(Unasked { frame, to, missing: None })
 }
 
-/// Returns a UDP datagram of this host's own to the remote of a tunnel, by the way of tunnel packets. `ports`: from and
-/// to. Returns none if there is no way to the remote.
+/// Returns a UDP datagram of this host's own to the remote of a tunnel, by the way of tunnel packets, or by this wire and
+/// next hop, if that is one of several ways. `ports`: from and to. Returns none if there is no such way.
 #[must_use]
 pub fn to_remote<T: Lookup>(
     tables: &T,
     remote: IpAddr,
+    by: Option<(VifId, IpAddr)>,
     ports: (u16, u16),
     payload: &[u8],
 ) -> Option<Unasked> {
-    let path = underlay_path(tables, remote, 0)?;
+    let path = match by {
+        None => underlay_path(tables, remote, 0),
+        Some(by) => underlay_paths(tables, remote).find(|path| (path.wire.id, path.hop) == by),
+    }?;
     let (mac, scope) = (path.hop_mac(tables), path.scope());
     let Some(mac) = mac else {
         let missing = path.kernels.is_none().then_some((scope, path.hop));
@@ -87,6 +91,17 @@ pub fn to_remote<T: Lookup>(
     };
     let frame = build::datagram((path.src_mac, mac), (path.src, remote), ports, payload).ok()?;
     Some(Unasked { frame, to: vec![Forward::unchanged(path.wire.id)], missing: None })
+}
+
+/// Returns the answer to a UDP datagram that came to this host by a wire, back to who sent the frame there.
+#[must_use]
+pub fn reflect<T: Lookup>(tables: &T, wire: VifId, frame: &[u8], payload: &[u8]) -> Option<Unasked> {
+    let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
+    let (eth, ip) = (headers.eth.as_ref()?, headers.ip()?);
+    let L4::Udp { src, dst } = headers.l4 else { return None };
+    let wire = tables.vif(wire)?;
+    let frame = build::datagram((wire.mac?, eth.src), (ip.dst, ip.src), (dst, src), payload).ok()?;
+    Some(Unasked { frame, to: vec![Forward::unchanged(wire.id)], missing: None })
 }
 
 /// Returns whether an address of this origin is a router's. A floating address is that of a host.

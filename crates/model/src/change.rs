@@ -88,6 +88,14 @@ pub enum Change {
         remote: IpAddr,
         is_down: bool,
     },
+    /// Whether one of several paths to a tunnel's remote is known to be broken: the one by this wire and next hop. Such
+    /// entries need no path.
+    SetPathDown {
+        remote: IpAddr,
+        wire: VifId,
+        hop: IpAddr,
+        is_down: bool,
+    },
     /// Whether an address counts as a tunnel's remote while no nexthop names it: BFD watches it for routes that are not
     /// in use.
     SetWatched {

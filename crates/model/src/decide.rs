@@ -52,7 +52,7 @@ pub fn decide<T: Lookup>(tables: &T, packet: &PacketView<'_>, ingress: VifId, no
     walk.effects.restrict(&verdict, ingress, |id| tables.vif(id).and_then(|vif| vif.rdma));
     let Effects { mirror_in, mirror_out, solicit, .. } = &mut walk.effects;
     if solicit.is_none() && !(mirror_in.is_empty() && mirror_out.is_empty()) {
-        *solicit = mirror::missing(tables, mirror_in.iter().chain(&*mirror_out));
+        *solicit = mirror::missing(tables, &packet.headers, mirror_in.iter().chain(&*mirror_out));
     }
     Decision { verdict, effects: walk.effects }
 }
@@ -79,7 +79,7 @@ pub(crate) fn bridge_own<T: Lookup>(
     };
     let delivered = !to.is_empty();
     let mirrors = &walk.effects.mirror_out;
-    missing = missing.or(mirror::missing(tables, mirrors));
+    missing = missing.or(mirror::missing(tables, &packet.headers, mirrors));
     for &mirror in mirrors {
         if delivered && to.iter().all(|forward| forward.port != mirror) {
             to.extend(copy_to(tables, &packet.headers, mirror, &Forward::unchanged(mirror)));

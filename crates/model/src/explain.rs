@@ -108,6 +108,14 @@ impl<T: Lookup> Lookup for Traced<'_, T> {
         is_down
     }
 
+    fn is_path_down(&self, remote: IpAddr, wire: VifId, hop: IpAddr) -> bool {
+        let is_down = self.tables.is_path_down(remote, wire, hop);
+        if is_down {
+            self.note(Step::PathDown { remote, wire, hop });
+        }
+        is_down
+    }
+
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         let network = self.tables.network(vrf);
         self.note(Step::Network { vrf, found: network.is_some() });

@@ -42,7 +42,7 @@ pub mod vectors;
 mod view;
 mod vif;
 
-pub use announce::{Announcement, Unasked, announce, answer, report, to_remote};
+pub use announce::{Announcement, Unasked, announce, answer, reflect, report, to_remote};
 pub use change::{ApplyError, Change};
 pub use decide::{decide, entropy_of};
 pub use decision::{
@@ -68,6 +68,6 @@ pub use solicit::{Question, Solicitation, solicit};
 pub use tables::Tables;
 pub use tcp::{Segment, Tcp};
 pub use transport::Transport;
-pub use underlay::{KernelPath, UnderlayPath, underlay_path};
+pub use underlay::{KernelPath, UnderlayPath, underlay_path, underlay_paths};
 pub use view::PacketView;
 pub use vif::{Roles, Shape, Vif, VifKind, WireAttributes};

@@ -47,6 +47,9 @@ pub trait Lookup {
     fn kernel_paths(&self, remote: IpAddr) -> &[KernelPath];
     /// Returns whether a tunnel's remote is known to be out of reach ([`crate::Change::SetDown`]).
     fn is_down(&self, remote: IpAddr) -> bool;
+    /// Returns whether the path to a tunnel's remote by this wire and next hop is known to be broken
+    /// ([`crate::Change::SetPathDown`]).
+    fn is_path_down(&self, remote: IpAddr, wire: VifId, hop: IpAddr) -> bool;
     /// Returns a network.
     fn network(&self, vrf: Vrf) -> Option<&Network>;
     /// Returns the guest that has this address in this network.

@@ -20,14 +20,15 @@ pub fn copy_to<T: Lookup>(tables: &T, headers: &Headers, mirror: VifId, base: &F
     Some(Forward { port: path.wire.id, encap: Some(encap), push_vlan: None, cut, ..base.clone() })
 }
 
-/// Returns the unknown neighbour on the path to one of these mirrors.
+/// Returns the unknown neighbour on the path of copies of a packet with these headers to one of these mirrors.
 pub(crate) fn missing<'m, T: Lookup>(
     tables: &T,
+    headers: &Headers,
     mirrors: impl IntoIterator<Item = &'m VifId>,
 ) -> Option<(NeighbourScope, IpAddr)> {
     mirrors.into_iter().find_map(|mirror| {
         // The kernel asks for the neighbours of its wires.
-        let path = underlay_path(tables, remote(tables, *mirror)?.remote, 0)
+        let path = underlay_path(tables, remote(tables, *mirror)?.remote, entropy_of(headers))
             .filter(|path| path.kernels.is_none())?;
         let (scope, hop) = (path.scope(), path.hop);
         let asked = tables.neighbour(scope, hop).is_none() && !tables.is_unreachable(scope, hop);

@@ -38,6 +38,7 @@ pub struct Tables {
     kernel_paths: BTreeMap<IpAddr, Arc<[KernelPath]>>,
     /// Remotes that are known to be out of reach.
     down: BTreeSet<IpAddr>,
+    down_paths: BTreeSet<(IpAddr, VifId, IpAddr)>,
     watched: BTreeSet<IpAddr>,
     ovs_flows: BTreeMap<(VifId, crate::ovs::FlowId), Arc<crate::ovs::Flow>>,
     dynamic: dynamic::Dynamic,
@@ -114,6 +115,10 @@ impl Lookup for Tables {
 
     fn is_down(&self, remote: IpAddr) -> bool {
         self.down.contains(&remote)
+    }
+
+    fn is_path_down(&self, remote: IpAddr, wire: VifId, hop: IpAddr) -> bool {
+        self.down_paths.contains(&(remote, wire, hop))
     }
 
     fn network(&self, vrf: Vrf) -> Option<&Network> {

@@ -82,32 +82,50 @@ impl UnderlayPath<'_> {
 }
 
 /// Returns the path to a remote other than this host, for a flow with this entropy: the wire with the longest subnet
-/// that contains the remote, else the kernel's path on a wire that it keeps, else the first wire with a gateway of the
-/// remote's family. A wire without a link counts only if no other wire leads there.
+/// that contains the remote, else one of the kernel's paths on wires that it keeps, else a wire with a gateway of the
+/// remote's family. A wire without a link counts only if no other wire leads there. Of several paths, those that are
+/// known to be broken, or whose next hop does not answer, count only if there are no others.
 pub fn underlay_path<T: Lookup>(tables: &T, remote: IpAddr, entropy: u32) -> Option<UnderlayPath<'_>> {
-    if is_own_underlay(tables, remote) {
-        return None;
-    }
-    let by = |is_down| {
-        on_link(tables, remote, is_down)
-            .or_else(|| by_kernel(tables, remote, is_down, entropy))
-            .or_else(|| by_gateway(tables, remote, is_down))
+    let ways = all_ways(tables, remote)?;
+    let (first, second) = (ways.clone().next()?, ways.clone().nth(1));
+    let answers = |way: &Leaving<'_>| match way.kernels {
+        Some(path) => path.mac.is_some(),
+        None => !tables.is_silent(NeighbourScope::Wire(way.wire.id), way.hop),
     };
-    let Leaving { wire, attributes, hop, kernels } = by(false).or_else(|| by(true))?;
-    let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
-    let tunnel_source = tables.host().tunnel_source.iter().copied().find(family);
-    let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
-    let (src, dont_fragment) =
-        (tunnel_source.or_else(own)?, remote.is_ipv6() || !tables.host().tunnel_fragments);
-    Some(UnderlayPath { wire, src_mac: wire.mac?, src, hop, dont_fragment, kernels })
+    let works = |way: &Leaving<'_>| answers(way) && !tables.is_path_down(remote, way.wire.id, way.hop);
+    let chosen = match second {
+        None => Some(first),
+        Some(_) => pick(|| ways.clone().filter(works), entropy)
+            .or_else(|| pick(|| ways.clone().filter(answers), entropy))
+            .or_else(|| pick(|| ways.clone(), entropy)),
+    };
+    chosen?.to(tables, remote)
+}
+
+/// Returns all paths among which flows to a remote may be spread, working or not.
+pub fn underlay_paths<T: Lookup>(tables: &T, remote: IpAddr) -> impl Iterator<Item = UnderlayPath<'_>> {
+    all_ways(tables, remote).into_iter().flatten().filter_map(move |way| way.to(tables, remote))
 }
 
 /// The wire by which packets leave, and the next hop there.
+#[derive(Clone)]
 struct Leaving<'a> {
     wire: &'a Vif,
     attributes: &'a WireAttributes,
     hop: IpAddr,
     kernels: Option<KernelPath>,
+}
+
+impl<'a> Leaving<'a> {
+    fn to<T: Lookup>(self, tables: &T, remote: IpAddr) -> Option<UnderlayPath<'a>> {
+        let Self { wire, attributes, hop, kernels } = self;
+        let family = |addr: &IpAddr| addr.is_ipv4() == remote.is_ipv4();
+        let tunnel_source = tables.host().tunnel_source.iter().copied().find(family);
+        let own = || attributes.addresses.iter().map(|subnet| subnet.addr()).find(family);
+        let (src, dont_fragment) =
+            (tunnel_source.or_else(own)?, remote.is_ipv6() || !tables.host().tunnel_fragments);
+        Some(UnderlayPath { wire, src_mac: wire.mac?, src, hop, dont_fragment, kernels })
+    }
 }
 
 /// Returns whether an address is this host's on the underlay.
@@ -117,7 +135,7 @@ pub(crate) fn is_own_underlay<T: Lookup>(tables: &T, addr: IpAddr) -> bool {
 }
 
 /// Returns the wires.
-pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &WireAttributes)> {
+pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &WireAttributes)> + Clone {
     tables.wires().iter().filter_map(|id| {
         let wire = tables.vif(*id)?;
         Some((wire, wire.wire.as_ref()?))
@@ -125,8 +143,29 @@ pub(crate) fn underlay<T: Lookup>(tables: &T) -> impl Iterator<Item = (&Vif, &Wi
 }
 
 /// Returns the wires that have a link, or those that have none if `is_down`.
-fn wires<T: Lookup>(tables: &T, is_down: bool) -> impl Iterator<Item = (&Vif, &WireAttributes)> {
+fn wires<T: Lookup>(tables: &T, is_down: bool) -> impl Iterator<Item = (&Vif, &WireAttributes)> + Clone {
     underlay(tables).filter(move |(_, wire)| wire.is_down == is_down)
+}
+
+/// Returns the ways to a remote, if it is not this host.
+fn all_ways<T: Lookup>(tables: &T, remote: IpAddr) -> Option<impl Iterator<Item = Leaving<'_>> + Clone> {
+    if is_own_underlay(tables, remote) {
+        return None;
+    }
+    let up = ways(tables, remote, false);
+    let is_up = up.clone().next().is_some();
+    let down = (!is_up).then(|| ways(tables, remote, true));
+    Some(up.chain(down.into_iter().flatten()))
+}
+
+/// Returns the ways to a remote by wires that have a link, or by those that have none if `is_down`.
+fn ways<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> impl Iterator<Item = Leaving<'_>> + Clone {
+    let linked = on_link(tables, remote, is_down);
+    let asks_kernel = linked.is_none() && wires(tables, is_down).any(|(_, wire)| wire.shared);
+    let kernels = by_kernel(tables, if asks_kernel { tables.kernel_paths(remote) } else { &[] }, is_down);
+    let is_outside = linked.is_none() && kernels.clone().next().is_none();
+    let gateways = is_outside.then(|| by_gateway(tables, remote, is_down));
+    linked.into_iter().chain(kernels).chain(gateways.into_iter().flatten())
 }
 
 fn on_link<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<Leaving<'_>> {
@@ -140,36 +179,44 @@ fn on_link<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<Leavi
     longest.map(|(wire, attributes, _)| Leaving { wire, attributes, hop: remote, kernels: None })
 }
 
-/// Chooses among the kernel's paths, each by its weight. Those whose next hop the kernel does not find count only if
-/// there are no others.
-fn by_kernel<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool, entropy: u32) -> Option<Leaving<'_>> {
-    if !wires(tables, is_down).any(|(_, wire)| wire.shared) {
-        return None;
-    }
-    let leaving = |path: &KernelPath| {
+/// Returns the ways by the kernel's paths.
+fn by_kernel<'a, T: Lookup>(
+    tables: &'a T,
+    paths: &'a [KernelPath],
+    is_down: bool,
+) -> impl Iterator<Item = Leaving<'a>> + Clone {
+    paths.iter().filter_map(move |path| {
         let wire = tables.vif(path.wire)?;
         let attributes = wire.wire.as_ref().filter(|wire| wire.shared && wire.is_down == is_down)?;
         Some(Leaving { wire, attributes, hop: path.hop, kernels: Some(*path) })
-    };
-    let paths = tables.kernel_paths(remote);
-    let choose = |is_found: bool| {
-        let usable = || paths.iter().filter(move |path| path.mac.is_some() == is_found).filter_map(leaving);
-        let weight = |leaving: &Leaving<'_>| leaving.kernels.map_or(0, |path| u64::from(path.weight.max(1)));
-        let total: u64 = usable().map(|leaving| weight(&leaving)).sum();
-        // In proportion to the hash, so that most flows stay where they are if one path goes.
-        let mut place = (u64::from(entropy) * total) >> 32;
-        usable().find(|leaving| {
-            let is_here = place < weight(leaving);
-            place = place.saturating_sub(weight(leaving));
-            is_here
-        })
-    };
-    choose(true).or_else(|| choose(false))
+    })
 }
 
-fn by_gateway<T: Lookup>(tables: &T, remote: IpAddr, is_down: bool) -> Option<Leaving<'_>> {
-    wires(tables, is_down).find_map(|(wire, attributes)| {
-        let gateway = attributes.gateways.iter().find(|g| g.is_ipv4() == remote.is_ipv4())?;
+/// Returns the ways by wires with a gateway. Without a source of tunnels that is the host's on all wires, remotes know it
+/// by the first one's address: then that is the only way.
+fn by_gateway<T: Lookup>(
+    tables: &T,
+    remote: IpAddr,
+    is_down: bool,
+) -> impl Iterator<Item = Leaving<'_>> + Clone {
+    let is_its = move |addr: &&IpAddr| addr.is_ipv4() == remote.is_ipv4();
+    let has_source = tables.host().tunnel_source.iter().any(|source| is_its(&source));
+    let ways = wires(tables, is_down).filter_map(move |(wire, attributes)| {
+        let gateway = attributes.gateways.iter().find(is_its)?;
         Some(Leaving { wire, attributes, hop: *gateway, kernels: None })
+    });
+    ways.take(if has_source { usize::MAX } else { 1 })
+}
+
+/// Chooses among ways, each by its weight.
+fn pick<'a, I: Iterator<Item = Leaving<'a>>>(ways: impl Fn() -> I, entropy: u32) -> Option<Leaving<'a>> {
+    let weight = |way: &Leaving<'_>| way.kernels.map_or(1, |path| u64::from(path.weight.max(1)));
+    let total: u64 = ways().map(|way| weight(&way)).sum();
+    // In proportion to the hash, so that most flows stay where they are if one way goes.
+    let mut place = (u64::from(entropy) * total) >> 32;
+    ways().find(|way| {
+        let is_here = place < weight(way);
+        place = place.saturating_sub(weight(way));
+        is_here
     })
 }

@@ -281,6 +281,10 @@ impl Lookup for Holes<'_> {
     fn is_down(&self, remote: IpAddr) -> bool {
         self.tables.is_down(remote)
     }
+
+    fn is_path_down(&self, remote: IpAddr, wire: VifId, hop: IpAddr) -> bool {
+        self.tables.is_path_down(remote, wire, hop)
+    }
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         self.maybe(self.tables.network(vrf))
     }

@@ -52,6 +52,8 @@ pub const PORT_VXLAN: u16 = 4789;
 pub const PORT_GENEVE: u16 = 6081;
 /// UDP port of BFD with neighbours behind routers (RFC 5883, 5).
 pub const PORT_BFD_MULTIHOP: u16 = 4784;
+/// UDP port of questions of seamless BFD (RFC 7881, 3).
+pub const PORT_SBFD: u16 = 7784;
 /// UDP port of RoCEv2.
 pub const PORT_ROCE: u16 = 4791;
 /// UDP port of MPLS over UDP (RFC 7510).

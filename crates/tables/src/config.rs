@@ -64,6 +64,8 @@ pub(crate) struct Config {
     pub kernel_paths: OrdMap<IpAddr, Arc<[KernelPath]>>,
     /// Remotes that are known to be out of reach.
     pub down: OrdSet<IpAddr>,
+    /// Paths to remotes that are known to be broken, by wire and next hop.
+    pub down_paths: OrdSet<(IpAddr, VifId, IpAddr)>,
     /// Remotes that count also while no nexthop names them.
     pub watched: OrdSet<IpAddr>,
 }

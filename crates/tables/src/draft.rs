@@ -30,11 +30,11 @@ pub(crate) struct Draft {
     wires_changed: bool,
 }
 
-/// Puts an address into a set, or takes it out.
-fn set(of: &mut OrdSet<IpAddr>, addr: IpAddr, is_in: bool) {
+/// Puts something into a set, or takes it out.
+fn set<T: Ord + Clone>(of: &mut OrdSet<T>, one: T, is_in: bool) {
     match is_in {
-        true => drop(of.insert(addr)),
-        false => drop(of.remove(&addr)),
+        true => drop(of.insert(one)),
+        false => drop(of.remove(&one)),
     }
 }
 
@@ -113,6 +113,10 @@ impl Draft {
             Change::PutPaths { remote, paths } => self.put_paths(*remote, paths),
             Change::SetDown { remote, is_down } => {
                 set(&mut self.config.down, *remote, *is_down);
+                self.touched.add(Cell::remote(*remote));
+            }
+            Change::SetPathDown { remote, wire, hop, is_down } => {
+                set(&mut self.config.down_paths, (*remote, *wire, *hop), *is_down);
                 self.touched.add(Cell::remote(*remote));
             }
             Change::SetWatched { remote, is_watched } => {

@@ -230,6 +230,11 @@ impl Lookup for View<'_> {
         self.snapshot.config.down.contains(&remote)
     }
 
+    fn is_path_down(&self, remote: IpAddr, wire: VifId, hop: IpAddr) -> bool {
+        self.depend(Cell::remote(remote));
+        self.snapshot.config.down_paths.contains(&(remote, wire, hop))
+    }
+
     fn network(&self, vrf: Vrf) -> Option<&Network> {
         self.depend(Cell::network(vrf));
         self.snapshot.config.network(vrf)

@@ -186,6 +186,9 @@ fn change() -> impl Strategy<Value = Change> {
             Change::PutPaths { remote, paths: (0..count).map(path).collect() }
         }),
         1 => (addr(), any::<bool>()).prop_map(|(remote, is_down)| Change::SetDown { remote, is_down }),
+        1 => (addr(), addr(), any::<bool>()).prop_map(|(remote, hop, is_down)| {
+            Change::SetPathDown { remote, wire: VifId(1), hop, is_down }
+        }),
         1 => (addr(), any::<bool>()).prop_map(|(remote, is_watched)| Change::SetWatched { remote, is_watched }),
         1 => (addr(), prefix()).prop_map(|(a, p)| Change::SetHost(Host {
             name: "h".into(), tunnel_source: vec![a], tunnel_peers: vec![p], ..Host::default()
@@ -285,6 +288,7 @@ fn questions() -> Vec<Question> {
         ask!(|t| (t.is_remote(addr), t.is_port_remote(addr)));
         ask!(|t| t.kernel_paths(addr).to_vec());
         ask!(|t| t.is_down(addr));
+        addresses().into_iter().for_each(|hop| ask!(|t| t.is_path_down(addr, VifId(1), hop)));
         (0..VIFS).for_each(|vif| ask!(|t| t.neighbour(NeighbourScope::Wire(VifId(vif)), addr)));
     }
     for vrf in (0..VRFS).map(Vrf) {

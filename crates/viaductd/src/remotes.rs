@@ -1,16 +1,19 @@
 //! Whether the remotes of tunnels are there: their BFD sessions (RFC 5883), whose packets go and come as those of tunnels
 //! do. One thread has the sessions; another tells the tables, so that no change of routes delays packets.
 
+mod paths;
 mod sessions;
 
 use crate::bgp::{Bgp, HeldSession};
 use control::{RemoteStatus, Watched};
 use engine::{Asked, Engine};
 use executor::Executor;
-use model::Change;
+use model::{Change, Lookup};
 use packet::{Headers, L4, proto};
+use paths::Way;
 use serde::{Deserialize, Serialize};
-use sessions::Sessions;
+use sessions::{Listed, Sessions};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -204,10 +207,11 @@ impl Remotes {
     /// Returns the remotes that are watched.
     pub fn list(&self) -> Vec<RemoteStatus> {
         let list = lock(&self.shared.sessions).list();
-        let status = |(remote, is_down, status): (IpAddr, bool, bfd::Status)| RemoteStatus {
-            remote,
-            is_down,
-            session: crate::bgp::session(&status),
+        let status = |listed: Listed| RemoteStatus {
+            remote: listed.remote,
+            is_down: listed.is_down,
+            paths_down: listed.down.len(),
+            session: crate::bgp::session(&listed.status),
         };
         list.into_iter().map(status).collect()
     }
@@ -216,12 +220,18 @@ impl Remotes {
     pub fn problems(&self) -> Vec<(String, String)> {
         let sessions = lock(&self.shared.sessions);
         let list = sessions.list();
-        let down = list.iter().filter(|(_, is_down, _)| *is_down);
-        let told = down.clone().take(MOST_TOLD).map(|(remote, _, status)| {
+        let down = list.iter().filter(|listed| listed.is_down);
+        let told = down.clone().take(MOST_TOLD).map(|Listed { remote, status, .. }| {
             let what = format!(
                 "down by BFD ({}): tunnels to it are used only where there is no other path",
                 status.diagnostic.name()
             );
+            (format!("remote {remote}"), what)
+        });
+        let parted = list.iter().filter(|listed| !listed.is_down && !listed.down.is_empty());
+        let parted = parted.take(MOST_TOLD).map(|Listed { remote, paths, down, .. }| {
+            let hops: Vec<_> = down.iter().map(|way| self.named(*way)).collect();
+            let what = format!("{} of {paths} paths are down by BFD: {}", down.len(), hops.join(", "));
             (format!("remote {remote}"), what)
         });
         let more = down.count().saturating_sub(MOST_TOLD);
@@ -234,7 +244,16 @@ impl Remotes {
             );
             ("remotes".to_owned(), what)
         });
-        told.chain(more).chain(unwatched).collect()
+        told.chain(more).chain(parted).chain(unwatched).collect()
+    }
+
+    /// Returns a path in words.
+    fn named(&self, (wire, hop): Way) -> String {
+        let name = self
+            .engine
+            .upgrade()
+            .and_then(|engine| engine.view(|view| view.vif(wire).map(|vif| vif.name.clone())));
+        name.map_or_else(|| hop.to_string(), |name| format!("{hop} by {name}"))
     }
 
     fn start(&self) -> Option<JoinHandle<()>> {
@@ -248,7 +267,13 @@ impl Remotes {
         let tables = self.tables.clone();
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
         builder("bfd-tables").spawn(move || tables.follow(&told))?;
-        let thread = Thread { shared: self.shared.clone(), engine: self.engine.clone(), heard, tell };
+        let thread = Thread {
+            shared: self.shared.clone(),
+            engine: self.engine.clone(),
+            heard,
+            tell,
+            epoch: Cell::new(0),
+        };
         builder("bfd-tunnels").spawn(move || thread.run())
     }
 }
@@ -292,6 +317,8 @@ struct Thread {
     engine: Weak<Engine>,
     heard: Receiver<Asked>,
     tell: Sender<Change>,
+    /// The epoch of the tables when paths were last looked for.
+    epoch: Cell<u64>,
 }
 
 impl Thread {
@@ -332,7 +359,8 @@ impl Thread {
             return;
         }
         let now = shared.began.elapsed();
-        if has_host && shared.has_new.swap(false, Ordering::Acquire) {
+        let mut has_new = has_host && shared.has_new.swap(false, Ordering::Acquire);
+        if has_new {
             let (wanted, named) = (lock(&shared.wanted).clone(), lock(&shared.named).clone());
             sessions.name(named);
             sessions.want(wanted, now);
@@ -343,12 +371,16 @@ impl Thread {
             }
             *lock(&shared.watched) = Arc::new(watched);
             shared.follow_anew();
+        }
+        let epoch = engine.view(|view| view.snapshot().epoch());
+        if has_host && (has_new || self.epoch.replace(epoch) != epoch) {
+            has_new |= sessions.follow_ways(|remote| engine.ways_to(remote, paths::MOST), now);
+        }
+        if has_new {
             engine.know_bfd(&sessions.numbers());
         }
         for asked in first.into_iter().chain(self.heard.try_iter().take(HEARD)) {
-            if let Some((remote, payload)) = read(&asked.frame) {
-                sessions.received(remote, payload, now);
-            }
+            hear(engine, &mut sessions, &asked, now);
         }
         if has_host {
             sessions.leave(shared.leaves.load(Ordering::Acquire));
@@ -364,17 +396,31 @@ impl Thread {
 
 fn send(engine: &Engine, sessions: &mut Sessions, now: Duration) {
     for (remote, packet) in sessions.output(now) {
-        engine.send_to_remote(remote, (packet.from, proto::PORT_BFD_MULTIHOP), &packet.payload);
+        engine.send_to_remote(remote, packet.by, packet.ports, &packet.payload);
     }
 }
 
-/// Returns the sender of a frame with a UDP datagram, and its payload.
-fn read(frame: &[u8]) -> Option<(IpAddr, &[u8])> {
+/// Takes a packet that came: of a session, a question about a path, or an answer to one.
+fn hear(engine: &Engine, sessions: &mut Sessions, asked: &Asked, now: Duration) {
+    match read(&asked.frame) {
+        Some((remote, (_, proto::PORT_SBFD), payload)) => {
+            let answer = sessions.reflect(remote, payload);
+            answer.iter().for_each(|answer| engine.answer_remote(asked, answer));
+        }
+        Some((remote, (proto::PORT_SBFD, _), payload)) => sessions.answered(remote, payload, now),
+        Some((remote, _, payload)) => sessions.received(remote, payload, now),
+        None => {}
+    }
+}
+
+/// Returns the sender of a frame with a UDP datagram, its ports, and its payload.
+fn read(frame: &[u8]) -> Option<(IpAddr, (u16, u16), &[u8])> {
     let headers = Headers::ethernet(frame, 0, frame.len()).ok()?;
     let ip = headers.ip()?;
     let at = usize::from(headers.l4_at) + proto::UDP_LEN;
     let end = usize::from(ip.at) + ip.len as usize;
-    matches!(headers.l4, L4::Udp { .. }).then_some((ip.src, frame.get(at..end)?))
+    let L4::Udp { src, dst } = headers.l4 else { return None };
+    Some((ip.src, (src, dst), frame.get(at..end)?))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

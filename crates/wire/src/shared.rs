@@ -17,7 +17,7 @@ pub struct TunnelTraffic {
     pub geneve: bool,
     /// Whether tunnel packets over IPv4 may come in fragments.
     pub fragments: bool,
-    /// Whether BFD from behind routers (RFC 5883) is taken.
+    /// Whether BFD from behind routers (RFC 5883) and seamless BFD (RFC 7881) are taken.
     #[serde(default)]
     pub bfd: bool,
     /// Whether the kernel gets that as well.
@@ -29,8 +29,8 @@ impl TunnelTraffic {
     /// Returns the UDP ports whose packets are taken: those of tunnels, and of BFD.
     pub(crate) fn ports(&self) -> Vec<u16> {
         let geneve = self.geneve.then_some(proto::PORT_GENEVE);
-        let bfd = self.bfd.then_some(proto::PORT_BFD_MULTIHOP);
-        [proto::PORT_MPLS, proto::PORT_VXLAN].into_iter().chain(geneve).chain(bfd).collect()
+        let bfd = if self.bfd { &[proto::PORT_BFD_MULTIHOP, proto::PORT_SBFD][..] } else { &[] };
+        [proto::PORT_MPLS, proto::PORT_VXLAN].into_iter().chain(geneve).chain(bfd.iter().copied()).collect()
     }
 
     /// Returns the ports of which the kernel gets nothing.

@@ -99,7 +99,7 @@ pub struct Wire {
     /// Underlay addresses with prefix length; Viaduct answers ARP, ND and pings for them.
     #[prost(string, repeated, tag = "4")]
     pub addresses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Next hop for remotes outside the wire's subnets: one per family, in a subnet of `addresses`.
+    /// Next hop for remotes outside the wire's subnets: one per family, in a subnet of `addresses`. Flows take all wires that have one (wires.md).
     #[prost(string, repeated, tag = "5")]
     pub gateway: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Largest IP packet, bytes; the device's MTU must be at least that.

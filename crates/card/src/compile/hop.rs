@@ -2,7 +2,7 @@
 
 use super::{Compiler, Hop, address_bits, host_line, is_port, mac_bits};
 use crate::registers::{self, NexthopKind};
-use model::{DropReason, Lookup, Tunnel, Vif, VifId, Vrf, underlay_path};
+use model::{DropReason, Lookup, Tunnel, Vif, VifId, Vrf, underlay_path, underlay_paths};
 use packet::{Mac, TunnelKind, checksum, proto};
 use std::net::IpAddr;
 
@@ -67,12 +67,13 @@ impl<T: Lookup> Compiler<'_, T> {
     }
 
     /// Makes the line of a nexthop through a tunnel. Its next hop in the underlay must be known. The host sends tunnel
-    /// packets that may be fragmented.
+    /// packets that may be fragmented, and those that take several paths.
     fn tunnel(&self, tunnel: &Tunnel, vrf: Vrf) -> Option<registers::Nexthop> {
         let encapsulation = encapsulation(tunnel.kind)?;
         let network = self.tables.network(vrf)?;
         let path = underlay_path(self.tables, tunnel.remote, 0)?;
-        let path = Some(path).filter(|path| path.dont_fragment && path.kernels.is_none())?;
+        let is_only = underlay_paths(self.tables, tunnel.remote).nth(1).is_none();
+        let path = Some(path).filter(|path| is_only && path.dont_fragment && path.kernels.is_none())?;
         let at = self.attached(path.wire.id)?;
         let neighbour = self.tables.neighbour(path.scope(), path.hop)?;
         let id_bits = if tunnel.kind == TunnelKind::Vxlan { 24 } else { 20 };

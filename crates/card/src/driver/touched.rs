@@ -120,8 +120,11 @@ impl Configured {
             // Flows go by other members of groups.
             Change::SetDown { .. } => touched.bump_far = true,
             Change::SetWatched { remote, .. } => drop(touched.remotes.insert(*remote)),
-            // The card has no tunnels by wires that the kernel keeps.
-            Change::PutMeter(..) | Change::DelMeter(_) | Change::PutPaths { .. } => {}
+            // The card has no tunnels by wires that the kernel keeps, nor by several.
+            Change::PutMeter(..)
+            | Change::DelMeter(_)
+            | Change::PutPaths { .. }
+            | Change::SetPathDown { .. } => {}
             // Nor does it answer ARP and ND.
             Change::PutOwner { .. } | Change::DelOwner { .. } => {}
         }

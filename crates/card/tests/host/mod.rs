@@ -186,6 +186,9 @@ impl<C: Known> Host<C> {
                 Change::DelFloating { outside_vrf: f.outside_vrf, outside: f.outside }
             }
             Change::SetDown { remote, .. } if rng.percent(40) => Change::SetDown { remote, is_down: false },
+            Change::SetPathDown { remote, wire, hop, .. } if rng.percent(40) => {
+                Change::SetPathDown { remote, wire, hop, is_down: false }
+            }
             Change::SetWatched { remote, .. } if rng.percent(40) => {
                 Change::SetWatched { remote, is_watched: false }
             }

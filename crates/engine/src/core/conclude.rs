@@ -82,8 +82,8 @@ impl Core {
                 let complete = |frame: &mut [u8]| complete(frame, &case.offload);
                 let now = self.now.seconds;
                 return match service {
-                    Service::Bfd => self.bfd.put(&case.headers, original, complete, now),
-                    _ => self.questions.put(*guest, *service, original, complete, now),
+                    Service::Bfd => self.bfd.put(*guest, &case.headers, original, complete, now),
+                    _ => self.questions.put(*guest, (*guest, *service), original, complete, now),
                 };
             }
             Verdict::Consumed => {}

@@ -173,7 +173,7 @@ impl<'a, T: Lookup> Walk<'a, T> {
     /// Returns whether a packet to this host is BFD of a tunnel's remote.
     fn is_bfd(&self, ip: &Ip) -> Result<bool, DropReason> {
         let headers = &self.packet.headers;
-        let is_its = matches!(headers.l4, L4::Udp { dst: proto::PORT_BFD_MULTIHOP, .. });
+        let is_its = matches!(headers.l4, L4::Udp { dst: proto::PORT_BFD_MULTIHOP | proto::PORT_SBFD, .. });
         let is_right = || if self.packet.checked { Ok(true) } else { self.is_right(headers) };
         Ok(is_its && self.tables.is_remote(ip.src) && is_right()?)
     }

@@ -42,6 +42,8 @@ pub enum Step {
     KernelPaths { remote: IpAddr, found: Vec<KernelPath> },
     /// A tunnel's remote that is out of reach.
     Down { remote: IpAddr },
+    /// One of several paths to a tunnel's remote, which is broken.
+    PathDown { remote: IpAddr, wire: VifId, hop: IpAddr },
     /// A path's MTU, bytes.
     Path { remote: IpAddr, found: Option<u16> },
     /// The floating address of an inside one.
@@ -89,7 +91,7 @@ impl Step {
             Self::Tunnel { .. } => "tunnel",
             Self::Neighbour { .. } | Self::Unreachable { .. } => "neighbour",
             Self::KernelPaths { .. } => "kernel",
-            Self::Path { .. } => "path",
+            Self::Path { .. } | Self::PathDown { .. } => "path",
             Self::FloatingOf { .. } | Self::InsideOf { .. } => "nat",
             Self::SharedBy { .. } | Self::Bound { .. } | Self::Mapping { .. } | Self::Mapped { .. } => "snat",
             Self::Rules { .. } | Self::Default { .. } => "rule",
@@ -140,6 +142,7 @@ impl Step {
                 NeighbourScope::Wire(id) => format!("{} {addr}", names.vif(*id)),
                 NeighbourScope::Network(vrf) => format!("{} {addr}", network(vrf)),
             },
+            Self::PathDown { remote, wire, hop } => format!("{remote} by {} {hop}", names.vif(*wire)),
             Self::KernelPaths { remote, .. } | Self::Path { remote, .. } | Self::Down { remote } => {
                 remote.to_string()
             }
@@ -194,6 +197,7 @@ impl Step {
             Self::Tunnel { found, .. } => names.vif(*found),
             Self::Neighbour { found, .. } => (*found)?.to_string(),
             Self::Unreachable { .. } => "does not answer".to_owned(),
+            Self::PathDown { .. } => "down (BFD): others are used".to_owned(),
             Self::Down { .. } => "down (BFD): used where there is no other path".to_owned(),
             Self::KernelPaths { found, .. } if found.is_empty() => return None,
             Self::KernelPaths { found, .. } => {

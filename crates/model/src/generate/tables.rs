@@ -93,6 +93,12 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     let mut others = Rng::new(rng.clone().next_u64());
     let down = |rng: &mut Rng| Change::SetDown { remote: remote(rng), is_down: true };
     let down: Vec<_> = (0..others.below(4)).map(|_| down(&mut others)).collect();
+    let broken = |rng: &mut Rng| {
+        let (remote, id) = (remote(rng), 1 + rng.below(usize::from(WIRES)) as u8);
+        let hop = Ipv4Addr::new(192, 0, id, 254).into();
+        Change::SetPathDown { remote, wire: VifId(id.into()), hop, is_down: true }
+    };
+    let broken: Vec<_> = (0..others.below(6)).map(|_| broken(&mut others)).collect();
     let host = Host { tunnel_bfd: others.percent(50), ..tunnel_sources(rng) };
     let watched = |rng: &mut Rng| Change::SetWatched { remote: remote(rng), is_watched: true };
     let watched: Vec<_> = (0..others.below(3)).map(|_| watched(&mut others)).collect();
@@ -122,7 +128,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
     changes.push(Change::PutVif(blank(REMOTE_MIRROR, VifKind::Mirror(tunnel))));
     changes.extend(wires.into_iter().chain(guests).chain(devices).map(Change::PutVif));
     changes.extend(nexthops.into_iter().map(|(id, nexthop)| Change::PutNexthop(id, nexthop)));
-    changes.extend(down.into_iter().chain(watched));
+    changes.extend(down.into_iter().chain(broken).chain(watched));
     changes
 }
 

@@ -78,6 +78,12 @@ impl Tables {
             Change::PutPaths { remote, paths } => put(&mut self.kernel_paths, remote, paths),
             Change::SetDown { remote, is_down: true } => drop(self.down.insert(remote)),
             Change::SetDown { remote, is_down: false } => drop(self.down.remove(&remote)),
+            Change::SetPathDown { remote, wire, hop, is_down: true } => {
+                self.down_paths.insert((remote, wire, hop));
+            }
+            Change::SetPathDown { remote, wire, hop, is_down: false } => {
+                self.down_paths.remove(&(remote, wire, hop));
+            }
             Change::SetWatched { remote, is_watched: true } => drop(self.watched.insert(remote)),
             Change::SetWatched { remote, is_watched: false } => drop(self.watched.remove(&remote)),
         }

@@ -42,6 +42,7 @@ use std::str::FromStr;
 /// learned NETWORK MAC at NAME | ADDR [VNI]
 /// path ADDR mtu N                          (to a remote, learned)
 /// kernel ADDR [WIRE ADDR MAC|unknown [weight N] [mtu N]]...    (the kernel's paths to a remote)
+/// down ADDR [WIRE ADDR]                    (a remote, or one of the paths to it; `up`: no more)
 /// ovs NAME [mtu N] [rate BITS/S BYTES] [rules NETWORK]     (a guest that an Open vSwitch programs, and its OVS side,
 ///                                                          `NAME:ovs`)
 /// ovs-tunnel NAME vxlan|geneve REMOTE VNI [mtu N]          (the port of a tunnel; the same)
@@ -280,7 +281,14 @@ impl Setup {
     }
 
     fn set_down(&mut self, words: &mut Words<'_>, is_down: bool) -> Result<(), String> {
-        self.changes.push(Change::SetDown { remote: value(words)?, is_down });
+        let remote = value(words)?;
+        let change = match words.next() {
+            None => Change::SetDown { remote, is_down },
+            Some(wire) => {
+                Change::SetPathDown { remote, wire: self.vif_id(wire), hop: value(words)?, is_down }
+            }
+        };
+        self.changes.push(change);
         Ok(())
     }
 

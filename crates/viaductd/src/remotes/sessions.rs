@@ -1,10 +1,12 @@
 //! Sessions with remotes, without I/O and clock.
 
+use super::paths::{Paths, Way};
 use super::{HeldRemotes, Named};
 use crate::bgp::HeldSession;
 use bfd::{Config, LEN, Packet, Session, State, Status};
 use control::Watched;
 use model::Change;
+use packet::proto;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -14,26 +16,50 @@ use std::time::Duration;
 pub(super) const MOST: usize = 512;
 /// Most of them with remotes to which no tunnel leads.
 const MOST_SPARE: usize = 256;
+/// Most paths that are watched.
+const MOST_PATHS: usize = 1024;
 /// Lost packets after which a remote is down.
 const MULTIPLIER: u8 = 3;
 /// The longest time for which a remote is told that it is watched no more.
 const LEAVING: Duration = Duration::from_secs(5);
 /// The first port from which packets may come (RFC 5881, 4).
 const FIRST_SOURCE: u16 = 49152;
+/// The least time between two questions about a path while another daemon takes over.
+const SELDOM: Duration = Duration::from_secs(1);
 /// Lines in the log, and the time for so many: remotes can cause them.
 const LINES: (Duration, u32) = (Duration::from_secs(10), 20);
 
 /// A packet that is due.
 pub(super) struct Said {
-    /// The port from which it comes.
-    pub from: u16,
+    /// The path by which it goes, if there are several.
+    pub by: Option<Way>,
+    /// From and to.
+    pub ports: (u16, u16),
     pub payload: [u8; LEN],
 }
 
 impl Said {
-    fn new(session: &Session, payload: [u8; LEN]) -> Self {
-        Self { from: FIRST_SOURCE | session.number() as u16 & !FIRST_SOURCE, payload }
+    fn new(session: &Session, by: Option<Way>, payload: [u8; LEN]) -> Self {
+        let from = FIRST_SOURCE | session.number() as u16 & !FIRST_SOURCE;
+        Self { by, ports: (from, proto::PORT_BFD_MULTIHOP), payload }
     }
+
+    /// Returns a question about a path. The answer comes to the port of sessions.
+    const fn question(by: Way, payload: [u8; LEN]) -> Self {
+        Self { by: Some(by), ports: (proto::PORT_BFD_MULTIHOP, proto::PORT_SBFD), payload }
+    }
+}
+
+/// A remote that is watched, for its operator.
+#[derive(Debug, PartialEq)]
+pub(super) struct Listed {
+    pub remote: IpAddr,
+    pub is_down: bool,
+    pub status: Status,
+    /// How many paths to it are watched.
+    pub paths: usize,
+    /// Those that are down.
+    pub down: Vec<Way>,
 }
 
 pub(super) struct Sessions {
@@ -53,6 +79,7 @@ pub(super) struct Sessions {
 
 struct Remote {
     session: Session,
+    paths: Paths,
     /// Whether it was up and is not any more.
     is_down: bool,
     /// Since when that is so.
@@ -87,6 +114,7 @@ impl Sessions {
         let gone: Vec<_> = self.sessions.keys().filter(|remote| is_gone(remote)).copied().collect();
         let mut down = self.held.down.clone();
         for (remote, mut its) in gone.into_iter().filter_map(|gone| self.sessions.remove_entry(&gone)) {
+            self.changes.extend(std::mem::take(&mut its.paths).forgotten(remote));
             down.extend(its.is_down.then_some(remote));
             if its.session.status().counts.received == 0 && its.session.held().is_none() {
                 // It has never answered.
@@ -96,8 +124,8 @@ impl Sessions {
             let until = its.session.stop(now).min(now + LEAVING);
             self.leaving.insert(remote, (its.session, until));
         }
-        let interval = self.watched.as_ref().map_or(Duration::ZERO, |watched| watched.interval);
-        let config = Config { interval, multiplier: MULTIPLIER, multihop: true };
+        let interval = self.interval();
+        let config = config(interval);
         let new: Vec<_> = wanted.into_iter().filter(|remote| !self.sessions.contains_key(remote)).collect();
         let held = std::mem::take(&mut self.held);
         for remote in new {
@@ -108,12 +136,35 @@ impl Sessions {
             let session = resumed.unwrap_or_else(|| Session::new(config, seed, now));
             // It is down until it answers, also if it is to answer at other times than before.
             let is_down = down.contains(&remote);
-            self.sessions.insert(remote, Remote { session, is_down, since: now });
+            self.sessions.insert(remote, Remote { session, paths: Paths::default(), is_down, since: now });
         }
         for remote in down {
             let is_watched = self.sessions.contains_key(&remote);
             self.changes.extend((!is_watched).then_some(Change::SetDown { remote, is_down: false }));
         }
+    }
+
+    fn interval(&self) -> Duration {
+        self.watched.as_ref().map_or(Duration::ZERO, |watched| watched.interval)
+    }
+
+    /// Watches the paths to remotes that have several. Returns whether they are others than before.
+    pub fn follow_ways(&mut self, ways: impl Fn(IpAddr) -> Vec<Way>, now: Duration) -> bool {
+        let (mut room, config, mut has_new) = (MOST_PATHS, config(self.interval()), false);
+        for (remote, its) in &mut self.sessions {
+            let mut ways = ways(*remote);
+            if ways.len() < 2 || ways.len() > room {
+                ways.clear();
+            }
+            room -= ways.len();
+            if !its.paths.are(&ways) {
+                let seed = |way: Way| self.random.hash_one((remote, way, now));
+                let others = its.paths.follow(&ways, config, seed, now);
+                self.changes.extend(others.forgotten(*remote));
+                has_new = true;
+            }
+        }
+        has_new
     }
 
     /// Returns the remotes to watch: those of tunnels, and those that routes name. Where there are too many, those of
@@ -164,11 +215,47 @@ impl Sessions {
         self.follow(from, change, now);
     }
 
-    /// Gives up remotes that were silent for too long.
+    /// Takes an answer to a question about a path.
+    pub fn answered(&mut self, from: IpAddr, payload: &[u8], now: Duration) {
+        if let (Some(remote), Ok(packet)) = (self.sessions.get_mut(&from), Packet::parse(payload)) {
+            remote.paths.received(&packet, now);
+        }
+    }
+
+    /// Returns the answer to a remote's question about a path. Only the remote knows the number that it must name.
+    pub fn reflect(&self, from: IpAddr, payload: &[u8]) -> Option<[u8; LEN]> {
+        let (remote, packet) = (self.sessions.get(&from)?, Packet::parse(payload).ok()?);
+        let takes = if self.leaves { SELDOM } else { self.interval() };
+        (packet.other == remote.session.number()).then(|| bfd::reflect(&packet, takes)).flatten()
+    }
+
+    /// Gives up remotes and paths that were silent for too long.
     pub fn tick(&mut self, now: Duration) {
         let ticked = self.sessions.iter_mut().map(|(from, its)| (*from, its.session.tick(now)));
         let fell: Vec<_> = ticked.filter(|(_, change)| change.is_some()).collect();
         fell.into_iter().for_each(|(remote, change)| self.follow(remote, change, now));
+        let mut changes = Vec::new();
+        for (remote, its) in &mut self.sessions {
+            its.paths.tick(now);
+            changes.extend(its.paths.settle(*remote));
+        }
+        for change in &changes {
+            if let Change::SetPathDown { remote, hop, is_down, .. } = change
+                && self.may_log(now)
+            {
+                let state = if *is_down { "down" } else { "up again" };
+                tracing::warn!(%remote, %hop, "one of the paths to a remote is {state}");
+            }
+        }
+        self.changes.extend(changes);
+    }
+
+    fn may_log(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.lines.0) >= LINES.0 {
+            self.lines = (now, 0);
+        }
+        self.lines.1 += 1;
+        self.lines.1 <= LINES.1
     }
 
     /// Notes what a change of a session says about the remote: one whose operator ended it is not down.
@@ -184,11 +271,7 @@ impl Sessions {
             remote.since = now;
             self.changes.push(Change::SetDown { remote: from, is_down: remote.is_down });
         }
-        if now.saturating_sub(self.lines.0) >= LINES.0 {
-            self.lines = (now, 0);
-        }
-        self.lines.1 += u32::from(change.is_some());
-        if self.lines.1 <= LINES.1 {
+        if change.is_some() && self.may_log(now) {
             log(from, change);
         }
     }
@@ -196,26 +279,31 @@ impl Sessions {
     /// Returns the packets that are due.
     pub fn output(&mut self, now: Duration) -> Vec<(IpAddr, Said)> {
         let mut due = Vec::new();
-        for (remote, Remote { session, .. }) in &mut self.sessions {
+        for (remote, Remote { session, paths, .. }) in &mut self.sessions {
             while let Some(payload) = session.output(now) {
-                due.push((*remote, Said::new(session, payload)));
+                due.push((*remote, Said::new(session, paths.next(), payload)));
             }
+            let questions = paths.output(session.neighbour(), now);
+            due.extend(questions.map(|(way, payload)| (*remote, Said::question(way, payload))));
         }
         for (remote, (session, _)) in &mut self.leaving {
-            due.extend(session.output(now).map(|payload| (*remote, Said::new(session, payload))));
+            due.extend(session.output(now).map(|payload| (*remote, Said::new(session, None, payload))));
         }
         self.leaving.retain(|_, (_, until)| now < *until);
         due
     }
 
     pub fn deadline(&self) -> Option<Duration> {
-        let watched = self.sessions.values().map(|remote| &remote.session);
-        watched.chain(self.leaving.values().map(|(session, _)| session)).filter_map(Session::deadline).min()
+        let sessions = self.sessions.values().map(|remote| &remote.session);
+        let sessions = sessions.chain(self.leaving.values().map(|(session, _)| session));
+        let paths = self.sessions.values().filter_map(|remote| remote.paths.deadline());
+        sessions.filter_map(Session::deadline).chain(paths).min()
     }
 
-    /// Returns the numbers by which remotes name the sessions.
+    /// Returns the numbers by which remotes name the sessions and what asks about paths.
     pub fn numbers(&self) -> Vec<u32> {
-        self.sessions.values().map(|remote| remote.session.number()).collect()
+        let sessions = self.sessions.values().map(|remote| remote.session.number());
+        sessions.chain(self.sessions.values().flat_map(|remote| remote.paths.numbers())).collect()
     }
 
     /// Has remotes wait longer for packets, because another daemon is about to take over, or no more.
@@ -227,7 +315,10 @@ impl Sessions {
 
     /// Has all sessions wait for packets anew: none could arrive for a while.
     pub fn wait_anew(&mut self, now: Duration) {
-        self.sessions.values_mut().for_each(|remote| remote.session.wait_anew(now));
+        for remote in self.sessions.values_mut() {
+            remote.session.wait_anew(now);
+            remote.paths.wait_anew(now);
+        }
     }
 
     /// Ends all sessions: packets do not arrive here any more.
@@ -242,14 +333,25 @@ impl Sessions {
         HeldRemotes { up: up.collect(), down: down.collect() }
     }
 
-    pub fn list(&self) -> Vec<(IpAddr, bool, Status)> {
-        self.sessions.iter().map(|(remote, its)| (*remote, its.is_down, its.session.status())).collect()
+    pub fn list(&self) -> Vec<Listed> {
+        let listed = |(remote, its): (&IpAddr, &Remote)| Listed {
+            remote: *remote,
+            is_down: its.is_down,
+            status: its.session.status(),
+            paths: its.paths.count(),
+            down: its.paths.down().collect(),
+        };
+        self.sessions.iter().map(listed).collect()
     }
 
     /// Returns the changes of the tables since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
+}
+
+const fn config(interval: Duration) -> Config {
+    Config { interval, multiplier: MULTIPLIER, multihop: true }
 }
 
 fn log(remote: IpAddr, change: Option<bfd::Change>) {

@@ -315,8 +315,8 @@ mod tests {
             assert_eq!(filter.takes(&ip6("2001:db8::1", 17, &udp(port))), takes, "{port}");
         }
         assert!(!filter.takes(&ip4([192, 0, 2, 3], 17, 0, 5, &udp(4784))));
-        assert_eq!(watching.silent_ports(), [6635, 4789, 4784]);
-        assert_eq!(TunnelTraffic { bfd_of_peers: true, ..watching }.silent_ports(), [6635, 4789]);
+        assert_eq!(watching.silent_ports(), [6635, 4789, 4784, 7784]);
+        assert_eq!(TunnelTraffic { bfd_of_peers: true, ..watching }.silent_ports(), [6635, 4789, 7784]);
     }
 
     #[test]

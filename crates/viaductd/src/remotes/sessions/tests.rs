@@ -1,6 +1,7 @@
 //! Hosts that watch each other, by a clock of the test.
 
 use super::*;
+use model::VifId;
 use std::collections::BTreeSet;
 
 const DELAY: Duration = ms(1);
@@ -21,12 +22,18 @@ fn watched(hosts: &[u8]) -> Option<Watched> {
     })
 }
 
+/// A packet on its way: when it arrives, from whom to whom, by which path, the ports, and its payload.
+type Sent = (Duration, (u8, u8), Option<Way>, (u16, u16), Vec<u8>);
+
 /// Hosts by the last byte of their addresses, and what is on the way between them.
 struct Fabric {
     hosts: BTreeMap<u8, Sessions>,
     /// Hosts that send and get nothing.
     dead: BTreeSet<u8>,
-    way: Vec<(Duration, u8, u8, Vec<u8>)>,
+    way: Vec<Sent>,
+    /// The ways of all hosts to all others, and the wires that lead nowhere.
+    ways: Vec<Way>,
+    broken: BTreeSet<VifId>,
     /// Hosts whose packets are lost.
     lost: BTreeSet<u8>,
     now: Duration,
@@ -43,8 +50,8 @@ impl Fabric {
         for (host, sessions) in &mut hosts {
             sessions.want(watched(if *host == 1 { others } else { &[1] }), now);
         }
-        let (dead, way, lost, changes) = Default::default();
-        Self { hosts, dead, way, lost, now, changes }
+        let (dead, way, lost, changes, ways, broken) = Default::default();
+        Self { hosts, dead, way, ways, broken, lost, now, changes }
     }
 
     fn run(&mut self, time: Duration) {
@@ -57,20 +64,30 @@ impl Fabric {
 
     fn step(&mut self) {
         let arrived: Vec<_> = self.way.extract_if(.., |(at, ..)| *at <= self.now).collect();
-        for (_, from, to, payload) in arrived.into_iter().filter(|(_, _, to, _)| !self.dead.contains(to)) {
-            if let Some(sessions) = self.hosts.get_mut(&to) {
-                sessions.received(addr(from), &payload, self.now);
+        let lives = |(_, (_, to), ..): &Sent| !self.dead.contains(to);
+        for (_, (from, to), by, (src, dst), payload) in arrived.into_iter().filter(lives) {
+            let Some(sessions) = self.hosts.get_mut(&to) else { continue };
+            match (src, dst) {
+                (_, proto::PORT_SBFD) => {
+                    let answer = sessions.reflect(addr(from), &payload).map(Vec::from);
+                    let at = self.now + DELAY;
+                    self.way.extend(answer.map(|answer| (at, (to, from), by, (dst, src), answer)));
+                }
+                (proto::PORT_SBFD, _) => sessions.answered(addr(from), &payload, self.now),
+                _ => sessions.received(addr(from), &payload, self.now),
             }
         }
         for (host, sessions) in self.hosts.iter_mut().filter(|(host, _)| !self.dead.contains(host)) {
+            sessions.follow_ways(|_| self.ways.clone(), self.now);
             sessions.tick(self.now);
             for (to, said) in sessions.output(self.now) {
-                assert!(said.from >= FIRST_SOURCE);
+                assert!(said.ports.0 >= FIRST_SOURCE || said.ports.1 == proto::PORT_SBFD);
                 let IpAddr::V4(to) = to else { continue };
-                if self.lost.contains(host) {
+                if self.lost.contains(host) || said.by.is_some_and(|(wire, _)| self.broken.contains(&wire)) {
                     continue;
                 }
-                self.way.push((self.now + DELAY, *host, to.octets()[3], said.payload.to_vec()));
+                let ends = (*host, to.octets()[3]);
+                self.way.push((self.now + DELAY, ends, said.by, said.ports, said.payload.to_vec()));
             }
             self.changes.extend(sessions.take_changes().into_iter().map(|change| (self.now, *host, change)));
         }
@@ -112,7 +129,7 @@ fn a_remote_that_never_answered_counts_as_up() {
     fabric.dead.insert(2);
     fabric.run(ms(10_000));
     assert_eq!(fabric.told(), []);
-    assert!(!fabric.hosts[&1].list()[0].1);
+    assert!(!fabric.hosts[&1].list()[0].is_down);
 }
 
 #[test]
@@ -134,7 +151,7 @@ fn who_stops_is_down_and_who_watches_no_more_is_not() {
     );
     fabric.dead.insert(2);
     fabric.run(ms(5000));
-    assert!(fabric.hosts[&1].list().iter().all(|(remote, is_down, _)| *is_down == (*remote == addr(2))));
+    assert!(fabric.hosts[&1].list().iter().all(|its| its.is_down == (its.remote == addr(2))));
     // Tunnels to it are gone: nothing is left of it.
     fabric.hosts.get_mut(&1).unwrap().want(watched(&[3]), fabric.now);
     fabric.run(ms(1));
@@ -212,7 +229,7 @@ fn one_that_is_watched_stays_where_more_come() {
     let all = |more| many.iter().copied().chain(more).collect();
     let watch = |sessions: &mut Sessions, remotes| {
         sessions.want(Some(Watched { remotes, interval: ms(10), ..Watched::default() }), ms(1));
-        sessions.list().into_iter().map(|(remote, ..)| remote).collect::<BTreeSet<_>>()
+        sessions.list().into_iter().map(|its| its.remote).collect::<BTreeSet<_>>()
     };
     let mut sessions = Sessions::new();
     assert_eq!(watch(&mut sessions, [addr(2)].into()), [addr(2)].into());
@@ -233,7 +250,7 @@ fn names(sessions: &mut Sessions, hosts: &[u8], now: Duration) {
 }
 
 fn list(sessions: &Sessions) -> Vec<(IpAddr, bool)> {
-    sessions.list().into_iter().map(|(remote, is_down, _)| (remote, is_down)).collect()
+    sessions.list().into_iter().map(|its| (its.remote, its.is_down)).collect()
 }
 
 #[test]
@@ -317,4 +334,109 @@ fn what_a_peer_makes_up_displaces_nobody_and_is_bounded() {
     let more: BTreeSet<_> = made_up(20).take(MOST).collect();
     assert_eq!(want(&mut sessions, more.clone()), more);
     assert_eq!(sessions.unwatched(), 0);
+}
+
+fn two_ways() -> Vec<Way> {
+    [1, 2].map(|wire| (VifId(wire), addr(200 + wire as u8))).to_vec()
+}
+
+fn set_path_down(host: u8, wire: u16, is_down: bool) -> Change {
+    Change::SetPathDown { remote: addr(host), wire: VifId(wire), hop: addr(200 + wire as u8), is_down }
+}
+
+#[test]
+fn a_broken_path_is_left_at_once_and_the_remote_is_not() {
+    let mut fabric = Fabric::new(&[2, 3]);
+    fabric.ways = two_ways();
+    fabric.run(ms(5000));
+    assert_eq!(fabric.told(), []);
+    fabric.broken.insert(VifId(2));
+    let broke = fabric.now;
+    fabric.run(ms(10_000));
+    let told = fabric.told();
+    let changes: Vec<_> = told.iter().map(|(_, change)| change.clone()).collect();
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    for host in [2, 3] {
+        assert!(changes.contains(&set_path_down(host, 2, true)), "{changes:?}");
+    }
+    assert!(told.iter().all(|(at, _)| *at <= broke + ms(35)), "{told:?}");
+    assert!(fabric.hosts[&1].list().iter().all(|its| its.paths == 2 && its.down == [two_ways()[1]]));
+    // The other one breaks as well: the remotes are down, and their paths are all the same.
+    fabric.broken.insert(VifId(1));
+    fabric.run(ms(10_000));
+    let changes: BTreeSet<_> = fabric.told().iter().map(|(_, change)| format!("{change:?}")).collect();
+    let expected = [2, 3].into_iter().flat_map(|host| [set_down(host, true), set_path_down(host, 2, false)]);
+    assert_eq!(changes, expected.map(|change| format!("{change:?}")).collect());
+    fabric.broken.clear();
+    fabric.run(ms(5000));
+    let told = fabric.told();
+    assert!([2, 3].iter().all(|host| told.iter().any(|(_, change)| *change == set_down(*host, false))));
+    assert!(fabric.hosts[&1].list().iter().all(|its| !its.is_down && its.down.is_empty()));
+}
+
+#[test]
+fn a_path_that_is_broken_from_the_start_is_found() {
+    let mut fabric = Fabric::new(&[2]);
+    (fabric.ways, fabric.broken) = (two_ways(), [VifId(1)].into());
+    fabric.run(ms(9000));
+    let told: Vec<_> = fabric.told().into_iter().map(|(_, change)| change).collect();
+    assert_eq!(told, [set_path_down(2, 1, true)]);
+    // The only path that is left is not watched.
+    fabric.ways.remove(0);
+    fabric.run(ms(1));
+    assert_eq!(fabric.told()[0].1, set_path_down(2, 1, false));
+    assert_eq!(fabric.hosts[&1].list()[0].paths, 0);
+    fabric.ways = two_ways();
+    fabric.run(ms(9000));
+    assert_eq!(fabric.told().len(), 1);
+    fabric.hosts.get_mut(&1).unwrap().want(None, fabric.now);
+    fabric.run(ms(1));
+    assert_eq!(fabric.told()[0].1, set_path_down(2, 1, false));
+}
+
+#[test]
+fn remotes_that_answer_no_questions_have_no_broken_paths() {
+    let mut fabric = Fabric::new(&[2]);
+    fabric.ways = two_ways();
+    for _ in 0..5000 {
+        fabric.way.retain(|(_, _, _, (_, dst), _)| *dst != proto::PORT_SBFD);
+        fabric.run(ms(1));
+    }
+    assert_eq!(fabric.told(), []);
+    fabric.broken.insert(VifId(2));
+    for _ in 0..5000 {
+        fabric.way.retain(|(_, _, _, (_, dst), _)| *dst != proto::PORT_SBFD);
+        fabric.run(ms(1));
+    }
+    assert_eq!(fabric.told(), [], "every other packet of the session comes");
+}
+
+#[test]
+fn only_the_remote_gets_answers_and_is_asked_for_patience() {
+    let mut fabric = Fabric::new(&[2]);
+    fabric.ways = two_ways();
+    fabric.run(ms(5000));
+    let number = fabric.hosts[&1].sessions[&addr(2)].session.number();
+    let question = |other: u32| {
+        let mut question = bfd::Initiator::new(config(ms(10)), 7, ms(0));
+        question.output(other, ms(0)).unwrap()
+    };
+    let host = fabric.hosts.get_mut(&1).unwrap();
+    assert!(host.reflect(addr(2), &question(number)).is_some());
+    assert!(host.reflect(addr(2), &question(number ^ 1)).is_none());
+    assert!(host.reflect(addr(3), &question(number)).is_none());
+    assert!(host.reflect(addr(2), &question(number)[..20]).is_none());
+    host.leave(true);
+    let answer = host.reflect(addr(2), &question(number)).unwrap();
+    assert_eq!(Packet::parse(&answer).unwrap().takes, 1_000_000);
+    // A daemon takes over: for a second, nothing is heard.
+    fabric.run(ms(50));
+    fabric.dead.insert(1);
+    fabric.run(ms(900));
+    fabric.dead.clear();
+    fabric.run(ms(50));
+    let of_paths = |(_, host, change): &(Duration, u8, Change)| {
+        *host == 2 && matches!(change, Change::SetPathDown { .. })
+    };
+    assert!(!fabric.changes.iter().any(of_paths), "{:?}", fabric.changes);
 }

@@ -1,0 +1,112 @@
+//! Which of several paths to a remote work, by seamless BFD (RFC 7880). One that does not answer is down if another one
+//! answers: else the remote may be one that answers no questions, or is down itself, which its session says.
+
+use bfd::{Config, Initiator, LEN, Packet};
+use model::{Change, VifId};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Most paths to a remote that are watched.
+pub(super) const MOST: usize = 8;
+
+/// A path's wire and next hop.
+pub(super) type Way = (VifId, IpAddr);
+
+struct Path {
+    way: Way,
+    initiator: Initiator,
+    is_down: bool,
+}
+
+/// The paths to a remote that are watched: none, or several.
+#[derive(Default)]
+pub(super) struct Paths {
+    paths: Vec<Path>,
+    /// The path of the last packet that was sent by one of them.
+    turn: usize,
+}
+
+impl Paths {
+    /// Returns whether these are watched.
+    pub fn are(&self, ways: &[Way]) -> bool {
+        self.paths.iter().map(|path| &path.way).eq(ways)
+    }
+
+    /// Watches these from now on. Returns the others that were watched.
+    pub fn follow(&mut self, ways: &[Way], config: Config, seed: impl Fn(Way) -> u64, now: Duration) -> Self {
+        let mut before = std::mem::take(&mut self.paths);
+        let path = |way: &Way| match before.iter().position(|path| path.way == *way) {
+            Some(known) => before.swap_remove(known),
+            None => Path { way: *way, initiator: Initiator::new(config, seed(*way), now), is_down: false },
+        };
+        self.paths = ways.iter().map(path).collect();
+        Self { paths: before, turn: 0 }
+    }
+
+    pub fn count(&self) -> usize {
+        self.paths.len()
+    }
+
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.paths.iter().map(|path| path.initiator.number())
+    }
+
+    /// Takes an answer of the remote.
+    pub fn received(&mut self, packet: &Packet, now: Duration) {
+        self.paths.iter_mut().for_each(|path| path.initiator.received(packet, now));
+    }
+
+    pub fn tick(&mut self, now: Duration) {
+        self.paths.iter_mut().for_each(|path| path.initiator.tick(now));
+    }
+
+    /// Waits for answers anew, because none could arrive for a while.
+    pub fn wait_anew(&mut self, now: Duration) {
+        self.paths.iter_mut().for_each(|path| path.initiator.wait_anew(now));
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        self.paths.iter().map(|path| path.initiator.deadline()).min()
+    }
+
+    /// Returns the questions that are due to the remote with this number.
+    pub fn output(&mut self, reflector: u32, now: Duration) -> impl Iterator<Item = (Way, [u8; LEN])> {
+        self.paths.iter_mut().filter_map(move |Path { way, initiator, .. }| {
+            initiator.output(reflector, now).map(|question| (*way, question))
+        })
+    }
+
+    /// Returns the path for the next packet of the session, which so takes all that may work: one broken path does not
+    /// end it.
+    pub fn next(&mut self) -> Option<Way> {
+        let order = (1..=self.paths.len()).map(|step| (self.turn + step) % self.paths.len());
+        self.turn = order.into_iter().find(|at| !self.paths[*at].is_down)?;
+        Some(self.paths[self.turn].way)
+    }
+
+    /// Returns which paths are down, or not any more, since the last call.
+    pub fn settle(&mut self, remote: IpAddr) -> impl Iterator<Item = Change> {
+        let any_works = self.paths.iter().any(|path| path.initiator.works() == Some(true));
+        self.paths.iter_mut().filter_map(move |Path { way: (wire, hop), initiator, is_down: was_down }| {
+            let is_down = any_works && initiator.works() == Some(false);
+            let is_new = std::mem::replace(was_down, is_down) != is_down;
+            is_new.then_some(Change::SetPathDown { remote, wire: *wire, hop: *hop, is_down })
+        })
+    }
+
+    /// Returns the changes that make up for those that were told.
+    pub fn forgotten(self, remote: IpAddr) -> impl Iterator<Item = Change> {
+        let down = self.paths.into_iter().filter(|path| path.is_down);
+        down.map(move |Path { way: (wire, hop), .. }| Change::SetPathDown {
+            remote,
+            wire,
+            hop,
+            is_down: false,
+        })
+    }
+
+    /// Returns the paths that are down.
+    pub fn down(&self) -> impl Iterator<Item = Way> {
+        self.paths.iter().filter(|path| path.is_down).map(|path| path.way)
+    }
+}
