@@ -49,6 +49,7 @@ use pieces::Keys;
 use reader::Reader;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::Builder;
 use tree::Table;
 
 /// Most bytes of a file, with those that it includes.
@@ -158,6 +159,7 @@ struct Parts {
     /// Whether the text is TOML. If it is not, objects that seem to be missing may be in it, but unreadable.
     is_toml: bool,
     problems: Vec<Problem>,
+    keys: Keys,
 }
 
 impl Parts {
@@ -203,33 +205,51 @@ impl Parts {
         if let Some(problem) = tree::no_text(text) {
             return Self { problems: vec![problem], ..Self::default() };
         }
-        Self::in_pieces(text, pieces::LEAST).unwrap_or_else(|| Self::of_piece(text, 0).0)
+        Self::in_pieces(text, pieces::LEAST).unwrap_or_else(|| Self::of_piece(text, 0))
     }
 
     /// Reads a text in pieces of so many bytes at least. Returns `None` if there is a problem, or the whole may mean
     /// something else.
-    fn in_pieces(text: &str, least: usize) -> Option<Self> {
-        let mut all = Self { is_toml: true, ..Self::default() };
-        let (mut keys, mut before) = (Keys::default(), 0);
-        for piece in pieces::cut(text, least) {
-            let (part, own) = Self::of_piece(piece, before);
-            if !part.problems.is_empty() {
-                return None;
-            }
-            keys.add(own)?;
+    fn in_pieces<'a>(text: &'a str, least: usize) -> Option<Self> {
+        let mut before = 0;
+        let placed = |piece: &'a str| {
+            let placed = (piece, before);
             before += piece.bytes().filter(|byte| *byte == b'\n').count();
-            all.objects.extend(part.objects);
-            // No two pieces have one of these.
-            all.include.extend(part.include);
-            all.host = all.host.or(part.host);
-            all.bgp = all.bgp.or(part.bgp);
-        }
+            placed
+        };
+        let pieces: Vec<_> = pieces::cut(text, least).map(placed).collect();
+        let mut all = if pieces.len() < pieces::MANY {
+            Self::of_pieces(&pieces)?
+        } else {
+            let (first, second) = pieces.split_at(pieces.len() / 2);
+            std::thread::scope(|scope| {
+                let second = Builder::new().spawn_scoped(scope, || Self::of_pieces(second)).ok()?;
+                Self::of_pieces(first)?.and(second.join().ok()??)
+            })?
+        };
         all.objects.sort_by_key(|item| item.object.kind());
         Some(all)
     }
 
+    /// Reads pieces that follow each other, each with the number of lines before it.
+    fn of_pieces(pieces: &[(&str, usize)]) -> Option<Self> {
+        let none = Self { is_toml: true, ..Self::default() };
+        pieces.iter().try_fold(none, |all, (piece, before)| all.and(Self::of_piece(piece, *before)))
+    }
+
+    /// Adds the parts of the text behind.
+    fn and(mut self, behind: Self) -> Option<Self> {
+        self.keys.add(behind.keys)?;
+        self.objects.extend(behind.objects);
+        // Only one of the two has one of these.
+        self.include.extend(behind.include);
+        self.host = self.host.or(behind.host);
+        self.bgp = self.bgp.or(behind.bgp);
+        behind.problems.is_empty().then_some(self)
+    }
+
     /// Reads a piece of a text that so many lines are before.
-    fn of_piece(text: &str, before: usize) -> (Self, Keys<'_>) {
+    fn of_piece(text: &str, before: usize) -> Self {
         let (root, keys, problems) = Table::of_text(text, before);
         let is_toml = problems.is_empty();
         let problems = RefCell::new(problems);
@@ -253,8 +273,7 @@ impl Parts {
             }
         }
         reader.finish();
-        let problems = problems.into_inner();
-        (Self { host, bgp, include, objects, unread, is_toml, problems }, keys)
+        Self { host, bgp, include, objects, unread, is_toml, problems: problems.into_inner(), keys }
     }
 
     /// Returns what describes the host as a whole.

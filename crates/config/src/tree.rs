@@ -32,7 +32,7 @@ pub(crate) struct Table<'a>(Vec<(Placed<Cow<'a, str>>, Placed<Node<'a>>)>);
 impl<'a> Table<'a> {
     /// Parses a text that so many lines are before. Syntax errors are problems, and then nothing is read: after a broken
     /// line the parser may see a value that the text does not say.
-    pub(crate) fn of_text(text: &'a str, before: usize) -> (Self, Keys<'a>, Vec<Problem>) {
+    pub(crate) fn of_text(text: &'a str, before: usize) -> (Self, Keys, Vec<Problem>) {
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = Lines { before, starts: std::iter::once(0).chain(starts).collect() };
         let (root, errors) = DeTable::parse_recoverable(text);
@@ -42,8 +42,9 @@ impl<'a> Table<'a> {
         };
         let root = if errors.is_empty() { root.into_inner() } else { DeTable::default() };
         // The place of an array of entries is its first header, in which the key is.
-        let keys =
-            root.iter().map(|(key, value)| (key.get_ref().clone(), value.span().start < key.span().start));
+        let keys = root
+            .iter()
+            .map(|(key, value)| (key.get_ref().to_string(), value.span().start < key.span().start));
         let keys = Keys(keys.collect());
         (lines.table(root), keys, errors.into_iter().map(problem).collect())
     }
