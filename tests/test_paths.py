@@ -3,44 +3,9 @@
 import pytest
 
 from lab import eventually
-from lab.topology import SEATS, host_config, tap
+from lab.topology import LOOPBACK, SEATS, two_wires
 from lab.traffic import EchoServer
 from test_remotes import FLOWS, INTERVAL, PORT, Flows
-
-# Tunnels end at an address of no wire.
-LOOPBACK = {"a": "198.51.100.1", "b": "198.51.100.2"}
-
-
-def two_wires(lab, shared):
-    """Starts hosts a and b with guests a1 and b1 and two wires each, every one in a fabric of its own, where the other
-    host is the next hop. With `shared`, their kernels keep the wires. Returns the hosts and the guests, by name."""
-    hosts, guests = {}, {}
-    for name, other in ("ab", "ba"):
-        guest, seat = f"{name}1", SEATS[f"{other}1"]
-        host = {"tunnel_source": LOOPBACK[name], "tunnel_bfd": INTERVAL, "metrics": "127.0.0.1:9101"}
-        config = host_config(name, {guest: tap(guest)}, wire=False, **host)
-        kernel, hops = lab.namespace(name), []
-        for index in range(2):
-            address = lambda of, index=index: f"192.0.{2 + index}.{LOOPBACK[of][-1]}"
-            lab.plug(name, f"up{index}", fabric=f"fabric{index}")
-            wire = {"name": f"up{index}", "driver": "af-packet", "device": f"up{index}", "mtu": 9000}
-            if shared:
-                kernel.ip(f"addr add {address(name)}/24 dev up{index}")
-                wire |= {"shared": True}
-            else:
-                loopback = [f"{LOOPBACK[name]}/32"] if index == 0 else []
-                wire |= {"addresses": [f"{address(name)}/24", *loopback], "gateway": address(other)}
-            config.add("wire", **wire)
-            hops.append(f"nexthop via {address(other)}")
-        if shared:
-            kernel.ip(f"addr add {LOOPBACK[name]}/32 dev lo")
-            kernel.ip(f"route add {LOOPBACK[other]}/32", *hops)
-        hop = {"tunnel": "mpls-over-udp", "remote": LOOPBACK[other], "label": seat.label}
-        config.add("route", network="blue", prefix=f"{seat.address}/32", to=[hop])
-        hosts[name] = lab.host(config)
-        guests[guest] = lab.container(hosts[name], guest)
-    return hosts, guests
-
 
 def used(lab, flows):
     """Sends a packet of each flow, and returns by which fabrics host a sent enough of them."""
@@ -53,7 +18,7 @@ def used(lab, flows):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_flows_take_all_paths_and_leave_a_broken_one(lab, shared):
-    hosts, guests = two_wires(lab, shared)
+    hosts, guests = two_wires(lab, shared=shared, tunnel_bfd=INTERVAL, metrics="127.0.0.1:9101")
     a = hosts["a"]
     remote = lambda: next(row for row in a.viaduct("nh") if row["kind"] == "tunnel")
     eventually(lambda: (remote().get("bfd") or {}).get("state") == "Up", "the BFD session")

@@ -167,6 +167,41 @@ def anycast_hosts(lab, *, shared=False, **host):
     return hosts, guests
 
 
+# Sources of tunnels that are reached by both wires of a host.
+LOOPBACK = {"a": "198.51.100.1", "b": "198.51.100.2"}
+
+
+def two_wires(lab, *, shared=False, **keys):
+    """Starts hosts a and b with guests a1 and b1 and two wires each, every one in a fabric of its own, where the other
+    host is the next hop. With `shared`, their kernels keep the wires. Returns the hosts and the guests, by name."""
+    hosts, guests = {}, {}
+    for name, other in ("ab", "ba"):
+        guest, seat = f"{name}1", SEATS[f"{other}1"]
+        host = {"tunnel_source": LOOPBACK[name], **keys}
+        config = host_config(name, {guest: tap(guest)}, wire=False, **host)
+        kernel, hops = lab.namespace(name), []
+        for index in range(2):
+            address = lambda of, index=index: f"192.0.{2 + index}.{LOOPBACK[of][-1]}"
+            lab.plug(name, f"up{index}", fabric=f"fabric{index}")
+            wire = {"name": f"up{index}", "driver": "af-packet", "device": f"up{index}", "mtu": 9000}
+            if shared:
+                kernel.ip(f"addr add {address(name)}/24 dev up{index}")
+                wire |= {"shared": True}
+            else:
+                loopback = [f"{LOOPBACK[name]}/32"] if index == 0 else []
+                wire |= {"addresses": [f"{address(name)}/24", *loopback], "gateway": address(other)}
+            config.add("wire", **wire)
+            hops.append(f"nexthop via {address(other)}")
+        if shared:
+            kernel.ip(f"addr add {LOOPBACK[name]}/32 dev lo")
+            kernel.ip(f"route add {LOOPBACK[other]}/32", *hops)
+        hop = {"tunnel": "mpls-over-udp", "remote": LOOPBACK[other], "label": seat.label}
+        config.add("route", network="blue", prefix=f"{seat.address}/32", to=[hop])
+        hosts[name] = lab.host(config)
+        guests[guest] = lab.container(hosts[name], guest)
+    return hosts, guests
+
+
 def remotes(host):
     """Returns the nexthops of a host's tunnels, by the name of the remote host."""
     tunnels = [row for row in host.viaduct("nh") if row["kind"] == "tunnel"]
