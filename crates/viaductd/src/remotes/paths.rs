@@ -22,8 +22,8 @@ struct Path {
 #[derive(Default)]
 pub(super) struct Paths {
     paths: Vec<Path>,
-    /// The path of the last packet that was sent by one of them.
-    turn: usize,
+    /// The number that the remote must hear. It is the same after the session fell, which may be for a broken path.
+    reflector: u32,
 }
 
 impl Paths {
@@ -40,7 +40,7 @@ impl Paths {
             None => Path { way: *way, initiator: Initiator::new(config, seed(*way), now), is_down: false },
         };
         self.paths = ways.iter().map(path).collect();
-        Self { paths: before, turn: 0 }
+        Self { paths: before, reflector: self.reflector }
     }
 
     pub fn count(&self) -> usize {
@@ -69,19 +69,20 @@ impl Paths {
         self.paths.iter().map(|path| path.initiator.deadline()).min()
     }
 
-    /// Returns the questions that are due to the remote with this number.
-    pub fn output(&mut self, reflector: u32, now: Duration) -> impl Iterator<Item = (Way, [u8; LEN])> {
+    /// Returns the questions that are due to the remote, whose session has this number, if it is known.
+    pub fn output(&mut self, session: u32, now: Duration) -> impl Iterator<Item = (Way, [u8; LEN])> {
+        if session != 0 {
+            self.reflector = session;
+        }
+        let reflector = self.reflector;
         self.paths.iter_mut().filter_map(move |Path { way, initiator, .. }| {
             initiator.output(reflector, now).map(|question| (*way, question))
         })
     }
 
-    /// Returns the path for the next packet of the session, which so takes all that may work: one broken path does not
-    /// end it.
-    pub fn next(&mut self) -> Option<Way> {
-        let order = (1..=self.paths.len()).map(|step| (self.turn + step) % self.paths.len());
-        self.turn = order.into_iter().find(|at| !self.paths[*at].is_down)?;
-        Some(self.paths[self.turn].way)
+    /// Returns the paths for a packet of the session: all that may work, so that one that breaks does not end it.
+    pub fn usable(&self) -> impl Iterator<Item = Way> {
+        self.paths.iter().filter(|path| !path.is_down).map(|path| path.way)
     }
 
     /// Returns which paths are down, or not any more, since the last call.

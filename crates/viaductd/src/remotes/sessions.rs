@@ -281,7 +281,9 @@ impl Sessions {
         let mut due = Vec::new();
         for (remote, Remote { session, paths, .. }) in &mut self.sessions {
             while let Some(payload) = session.output(now) {
-                due.push((*remote, Said::new(session, paths.next(), payload)));
+                let said = |by| (*remote, Said::new(session, by, payload));
+                due.extend(paths.usable().map(|way| said(Some(way))));
+                due.extend((paths.count() == 0).then(|| said(None)));
             }
             let questions = paths.output(session.neighbour(), now);
             due.extend(questions.map(|(way, payload)| (*remote, Said::question(way, payload))));

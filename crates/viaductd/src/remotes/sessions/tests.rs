@@ -408,7 +408,7 @@ fn remotes_that_answer_no_questions_have_no_broken_paths() {
         fabric.way.retain(|(_, _, _, (_, dst), _)| *dst != proto::PORT_SBFD);
         fabric.run(ms(1));
     }
-    assert_eq!(fabric.told(), [], "every other packet of the session comes");
+    assert_eq!(fabric.told(), [], "packets of the session come by the other path");
 }
 
 #[test]
@@ -439,4 +439,22 @@ fn only_the_remote_gets_answers_and_is_asked_for_patience() {
         *host == 2 && matches!(change, Change::SetPathDown { .. })
     };
     assert!(!fabric.changes.iter().any(of_paths), "{:?}", fabric.changes);
+}
+
+#[test]
+fn paths_are_known_also_while_the_session_is_down() {
+    let mut fabric = Fabric::new(&[2]);
+    fabric.ways = two_ways();
+    fabric.run(ms(5000));
+    fabric.broken.insert(VifId(2));
+    fabric.run(ms(500));
+    assert_eq!(fabric.told().len(), 1);
+    // Packets of the session are lost, those of paths are not.
+    for _ in 0..3000 {
+        fabric.way.retain(|(_, _, _, (src, dst), _)| [*src, *dst].contains(&proto::PORT_SBFD));
+        fabric.run(ms(1));
+    }
+    let told: Vec<_> = fabric.told().into_iter().map(|(_, change)| change).collect();
+    assert_eq!(told, [set_down(2, true)]);
+    assert_eq!(fabric.hosts[&1].list()[0].down, [two_ways()[1]]);
 }
