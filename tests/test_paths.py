@@ -36,7 +36,7 @@ def test_flows_take_all_paths_and_leave_a_broken_one(lab, shared):
         assert used(lab, flows) == [0]
         assert not remote().get("down")
         question = f"{SEATS['a1'].address} > {SEATS['b1'].address} / udp 20000 > {PORT}"
-        assert "down (BFD): others are used" in a.call("explain", "--in", "a1", question).stdout
+        assert "down (BFD): used where no other works" in a.call("explain", "--in", "a1", question).stdout
         metrics = a.namespace.run(["curl", "-s", "http://127.0.0.1:9101/metrics"]).stdout
         assert f'viaduct_remote_paths_down{{remote="{LOOPBACK["b"]}"}} 1\n' in metrics
         # The next daemon finds it out by itself.

@@ -6,6 +6,9 @@ use crate::session::{Config, SLOW, micros};
 use crate::splitmix;
 use std::time::Duration;
 
+/// The longest time between two questions that the other end can ask for.
+const SELDOM: Duration = Duration::from_secs(10);
+
 /// The end of a path that asks (SBFDInitiator). Time is measured as for a [`crate::Session`].
 #[derive(Clone, Debug)]
 pub struct Initiator {
@@ -14,6 +17,8 @@ pub struct Initiator {
     works: Option<bool>,
     /// The least time between two questions that the other end takes.
     takes: Duration,
+    /// Whether a question waits for its answer.
+    asks: bool,
     next: Duration,
     /// When the path is taken for broken.
     expires: Option<Duration>,
@@ -25,9 +30,9 @@ impl Initiator {
     #[must_use]
     pub const fn new(config: Config, mut seed: u64, now: Duration) -> Self {
         let number = splitmix(&mut seed) as u32 | 1;
-        let (works, takes, random) = (None, Duration::ZERO, seed);
+        let (works, takes, asks, random) = (None, Duration::ZERO, false, seed);
         let expires = Some(now.saturating_add(SLOW.saturating_mul(config.multiplier as u32)));
-        Self { config, number, works, takes, next: now, expires, random }
+        Self { config, number, works, takes, asks, next: now, expires, random }
     }
 
     /// Returns the number by which the other end names this one.
@@ -42,17 +47,15 @@ impl Initiator {
         self.works
     }
 
-    /// Takes an answer.
+    /// Takes an answer: one for each question, so that the other end can't have the path change at any rate.
     pub fn received(&mut self, packet: &Packet, now: Duration) {
-        if packet.other != self.number || packet.demand {
+        if packet.other != self.number || packet.demand || !std::mem::take(&mut self.asks) {
             return;
         }
-        if packet.state != State::Up {
-            (self.works, self.expires) = (None, None);
-            return;
-        }
-        self.takes = Duration::from_micros(packet.takes.into());
-        if self.works.replace(true) != Some(true) {
+        let before = self.interval();
+        self.works = (packet.state == State::Up).then_some(true);
+        self.takes = Duration::from_micros(packet.takes.into()).min(SELDOM);
+        if self.interval() < before {
             self.schedule(now);
         }
         self.expires = Some(now + self.interval() * u32::from(self.config.multiplier));
@@ -65,12 +68,18 @@ impl Initiator {
         }
     }
 
-    /// Returns a question to the end with this number, if one is due.
+    /// Returns a question to the end with this number, if one is due. 0: the number is not known.
     pub fn output(&mut self, reflector: u32, now: Duration) -> Option<[u8; LEN]> {
         if self.next > now {
             return None;
         }
         self.schedule(now);
+        if reflector == 0 {
+            // Nobody is asked.
+            (self.works, self.expires) = (None, Some(now + SLOW * u32::from(self.config.multiplier)));
+            return None;
+        }
+        self.asks = true;
         let packet = Packet {
             diagnostic: Diagnostic::NONE,
             state: if self.works == Some(true) { State::Up } else { State::Down },
@@ -83,7 +92,7 @@ impl Initiator {
             sends: micros(self.interval()),
             takes: micros(self.config.interval),
         };
-        (reflector != 0).then(|| packet.bytes())
+        Some(packet.bytes())
     }
 
     /// Returns when [`Self::tick`] or [`Self::output`] has something to do.
@@ -202,8 +211,29 @@ mod tests {
             initiator.received(&Packet { state: State::AdminDown, ..ignored }, now);
             assert_eq!(initiator.works(), Some(true));
         }
+        // One that takes them often again is asked often at once.
+        initiator.received(&Packet { takes: 10_000, ..answer }, now);
+        pass(&mut initiator, &mut now, 20 * MS, true);
+        assert!(pass(&mut initiator, &mut now, Duration::from_secs(1), true) >= 100);
+        assert_eq!(initiator.works(), Some(true));
+        // No answer puts off the next question for long.
+        while initiator.output(7, now).is_none() {
+            now += MS;
+        }
+        initiator.received(&Packet { takes: u32::MAX, ..answer }, now);
+        initiator.received(&Packet { state: State::AdminDown, ..answer }, now);
+        assert_eq!(initiator.works(), Some(true), "nobody asked for that answer");
+        pass(&mut initiator, &mut now, 4 * SELDOM, false);
+        assert_eq!(initiator.works(), Some(false));
+        // One that is out of service breaks no path, but one that falls silent does.
+        assert!(initiator.output(7, now + 2 * SELDOM).is_some());
         initiator.received(&Packet { state: State::AdminDown, ..answer }, now);
         assert_eq!(initiator.works(), None);
-        assert_eq!(initiator.output(0, now + SLOW), None, "the other end's number is not known");
+        pass(&mut initiator, &mut now, 4 * SELDOM, false);
+        assert_eq!(initiator.works(), Some(false));
+        now += 2 * SELDOM;
+        assert_eq!(initiator.output(0, now), None, "the other end's number is not known");
+        initiator.tick(now);
+        assert_eq!(initiator.works(), None);
     }
 }

@@ -45,7 +45,12 @@ impl fmt::Display for TunnelTraffic {
         write!(f, "tunnels to {}", addresses.join(" and "))?;
         let also = |is, what| if is { what } else { "" };
         write!(f, "{}{}", also(self.geneve, ", geneve"), also(self.fragments, ", fragments"))?;
-        write!(f, "{}{}", also(self.bfd, ", bfd"), also(self.bfd_of_peers, " and the kernel's"))
+        write!(
+            f,
+            "{}{}",
+            also(self.bfd, ", bfd of remotes and paths"),
+            also(self.bfd_of_peers, " and the kernel's")
+        )
     }
 }
 

@@ -204,12 +204,24 @@ impl Learned {
         Some(Cell::bridge(key.0, key.1))
     }
 
-    /// Records which neighbours of wires were asked in vain at `now`, and forgets those that answered, and those of
-    /// which nobody may have need any more. Returns the cell of a change.
-    pub fn follow_silence(&mut self, failed: &[(NeighbourScope, IpAddr)], now: Seconds) -> Option<Cell> {
+    /// Records which neighbours of wires were asked in vain at `now`, and forgets those that answered, and those that
+    /// nobody may need any more, unless they are a wire's gateway. Returns the cell of a change.
+    pub fn follow_silence(
+        &mut self,
+        config: &Config,
+        failed: &[(NeighbourScope, IpAddr)],
+        now: Seconds,
+    ) -> Option<Cell> {
         let before = self.silent.clone();
-        let is_over =
-            |key, since: Seconds| self.neighbours.get(key).is_some() || now.saturating_sub(since) >= UNUSED;
+        let is_gateway = |(scope, addr): &(NeighbourScope, IpAddr)| {
+            let NeighbourScope::Wire(wire) = scope else { return false };
+            let wire = config.vif(*wire).and_then(|vif| vif.wire.as_ref());
+            wire.is_some_and(|wire| wire.gateways.contains(addr))
+        };
+        let is_over = |key, since: Seconds| {
+            let is_old = now.saturating_sub(since) >= UNUSED;
+            self.neighbours.get(key).is_some() || is_old && !is_gateway(key)
+        };
         let over: Vec<_> =
             before.iter().filter(|(key, since)| is_over(*key, **since)).map(|(key, _)| *key).collect();
         for key in &over {

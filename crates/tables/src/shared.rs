@@ -348,10 +348,10 @@ impl Shared {
         let Advanced { solicit, forget: gone, failed } = lock(&self.resolver).advance(&stale, &silent, now);
         forget.extend(gone);
         if !forget.is_empty() || !failed.is_empty() || !silent.is_empty() {
-            self.relearn(self.rcu.write(), |_, learned| {
+            self.relearn(self.rcu.write(), |current, learned| {
                 let forgotten = forget.iter().filter_map(|key| learned.neighbours.forget(key));
                 let mut cells: Vec<_> = forgotten.collect();
-                cells.extend(learned.follow_silence(&failed, now));
+                cells.extend(learned.follow_silence(&current.config, &failed, now));
                 cells
             });
         }

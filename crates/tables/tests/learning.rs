@@ -2,7 +2,7 @@
 
 use model::{
     BridgeTarget, Change, Learn, Lookup, NeighbourFound, NeighbourScope, Network, PathMtu, Question, Seconds,
-    Vif, VifId, VifKind, Vrf,
+    Vif, VifId, VifKind, Vrf, WireAttributes,
 };
 use packet::Mac;
 use std::net::{IpAddr, Ipv4Addr};
@@ -404,8 +404,23 @@ fn a_neighbour_of_a_wire_that_does_not_answer_is_silent_until_it_does() {
     // It is asked again although no packet needs it.
     let asked: usize = (15..30).map(|now| shared.pending_solicitations(now).len()).sum();
     assert!((2..=6).contains(&asked), "{asked}");
+    // A gateway is not forgotten: flows would go there again.
+    let gateways = |gateways| {
+        let wire = Some(WireAttributes { gateways, ..WireAttributes::default() });
+        let vif = Vif { wire, ..Vif::new(WIRE, "up0", VifKind::Wire) };
+        shared.apply(&[Change::PutVif(vif)]).expect("valid");
+    };
+    gateways(vec![addr(1)]);
+    (600..1300).for_each(|now| drop(shared.pending_solicitations(now)));
+    assert_eq!(look().0, [true, false]);
+    gateways(Vec::new());
+    let _ = shared.pending_solicitations(1300);
+    assert_eq!(look().0, [false, false]);
+    assert_eq!(shared.wait_for(UNDERLAY, addr(1), ASKER, 1310), Waiting::Solicit);
+    (1310..1316).for_each(|now| drop(shared.pending_solicitations(now)));
+    assert_eq!(look().0, [true, false]);
     let answer = NeighbourFound { scope: UNDERLAY, addr: addr(1), mac: mac(1) };
-    shared.neighbour(&shared.snapshot(), &answer, WIRE, 30);
-    let _ = shared.pending_solicitations(31);
+    shared.neighbour(&shared.snapshot(), &answer, WIRE, 1330);
+    let _ = shared.pending_solicitations(1331);
     assert_eq!(look().0, [false, false]);
 }

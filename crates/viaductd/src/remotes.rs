@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 
 /// How soon a change of what is to be watched is noticed.
 const TICK: Duration = Duration::from_millis(50);
-/// Packets that are heard at once: the sessions have their turn after these.
-const HEARD: usize = 256;
+/// Packets that are heard at once: the sessions have their turn after these. As many as can wait when this thread had no
+/// CPU for some intervals, so that nobody is given up whose packet waits.
+const HEARD: usize = 16_384;
 /// Most remotes that are down that `status` names.
 const MOST_TOLD: usize = 8;
 
@@ -272,7 +273,8 @@ impl Remotes {
             engine: self.engine.clone(),
             heard,
             tell,
-            epoch: Cell::new(0),
+            epoch: Cell::default(),
+            looked: Cell::default(),
         };
         builder("bfd-tunnels").spawn(move || thread.run())
     }
@@ -319,6 +321,7 @@ struct Thread {
     tell: Sender<Change>,
     /// The epoch of the tables when paths were last looked for.
     epoch: Cell<u64>,
+    looked: Cell<Duration>,
 }
 
 impl Thread {
@@ -373,7 +376,11 @@ impl Thread {
             shared.follow_anew();
         }
         let epoch = engine.view(|view| view.snapshot().epoch());
-        if has_host && (has_new || self.epoch.replace(epoch) != epoch) {
+        // Any change of the tables may be one of the paths, and remotes can cause changes.
+        let may_look = now >= self.looked.get() + TICK && self.epoch.get() != epoch;
+        if has_host && (has_new || may_look) {
+            self.epoch.set(epoch);
+            self.looked.set(now);
             has_new |= sessions.follow_ways(|remote| engine.ways_to(remote, paths::MOST), now);
         }
         if has_new {

@@ -1,7 +1,7 @@
 //! The path to another host's tunnel endpoint, what routers on it report, and who may send tunnel packets.
 
 use super::{Frame, Walk};
-use crate::underlay::{UnderlayPath, is_own_underlay, underlay, underlay_path};
+use crate::underlay::{UnderlayPath, is_own_underlay, underlay, underlay_path, underlay_paths};
 use crate::{DropReason, Lookup, Nat, PathMtu, WireAttributes};
 use packet::{Fragment, Headers, Ip, L4, entropy_port, proto};
 use std::net::IpAddr;
@@ -56,8 +56,10 @@ impl<'a, T: Lookup> Walk<'a, T> {
             _ => refused.protocol == proto::GRE,
         };
         let is_whole = refused.fragment == Fragment::Whole && refused.dont_fragment;
-        let path = self.path(refused.dst, 0).ok().filter(|path| path.src == refused.src)?;
-        let known = self.tables.path_mtu(refused.dst).unwrap_or(path.mtu());
+        self.path(refused.dst, 0).ok().filter(|path| path.src == refused.src)?;
+        // The flow may have taken any of several paths.
+        let longest = || underlay_paths(self.tables, refused.dst).map(|path| path.mtu()).max();
+        let known = self.tables.path_mtu(refused.dst).or_else(longest)?;
         let is_ours = is_tunnel && is_whole && refused.src == ip.dst && self.is_remote(refused.dst);
         let is_less = mtu < known && u32::from(mtu) < refused.len;
         (is_ours && is_less).then_some(PathMtu { remote: refused.dst, mtu })

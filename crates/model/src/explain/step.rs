@@ -197,7 +197,7 @@ impl Step {
             Self::Tunnel { found, .. } => names.vif(*found),
             Self::Neighbour { found, .. } => (*found)?.to_string(),
             Self::Unreachable { .. } => "does not answer".to_owned(),
-            Self::PathDown { .. } => "down (BFD): others are used".to_owned(),
+            Self::PathDown { .. } => "down (BFD): used where no other works".to_owned(),
             Self::Down { .. } => "down (BFD): used where there is no other path".to_owned(),
             Self::KernelPaths { found, .. } if found.is_empty() => return None,
             Self::KernelPaths { found, .. } => {

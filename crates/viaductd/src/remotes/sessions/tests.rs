@@ -435,6 +435,8 @@ fn only_the_remote_gets_answers_and_is_asked_for_patience() {
     fabric.run(ms(900));
     fabric.dead.clear();
     fabric.run(ms(50));
+    fabric.hosts.get_mut(&1).unwrap().leave(false);
+    fabric.run(ms(3000));
     let of_paths = |(_, host, change): &(Duration, u8, Change)| {
         *host == 2 && matches!(change, Change::SetPathDown { .. })
     };
