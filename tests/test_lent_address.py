@@ -13,7 +13,7 @@ LENT = {"a": "192.0.2.101", "b": "192.0.2.102"}
 def lending(name):
     """Configures a host that has nothing but the wire, and an interface of the kernel's by it."""
     config = bgp_config(name, [f"{name}1"], REFLECTOR)
-    config.add("network", name="lan", vrf=9, gateways=[f"{UNDERLAY[name]}/24"], wire="up0")
+    config.add("network", name="lan", vrf=9, gateways=[f"{UNDERLAY[name]}/24"], wire="up0", bgp=False)
     mac = f"02:00:00:00:0a:0{ord(name) - ord('a')}"
     config.add("guest", name="node", network="lan", kind="host", device="vd0", mac=mac, addresses=[LENT[name]])
     return config

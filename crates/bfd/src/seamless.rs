@@ -15,6 +15,8 @@ pub struct Initiator {
     config: Config,
     number: u32,
     works: Option<bool>,
+    /// When the last answer came.
+    answered: Option<Duration>,
     /// The least time between two questions that the other end takes.
     takes: Duration,
     /// Whether a question waits for its answer.
@@ -32,7 +34,7 @@ impl Initiator {
         let number = splitmix(&mut seed) as u32 | 1;
         let (works, takes, asks, random) = (None, Duration::ZERO, false, seed);
         let expires = Some(now.saturating_add(SLOW.saturating_mul(config.multiplier as u32)));
-        Self { config, number, works, takes, asks, next: now, expires, random }
+        Self { config, number, works, answered: None, takes, asks, next: now, expires, random }
     }
 
     /// Returns the number by which the other end names this one.
@@ -47,6 +49,15 @@ impl Initiator {
         self.works
     }
 
+    /// Returns whether the end that asks by this path gets answers, while the `other`, which asks by another one, does
+    /// not. If both end at the same time, one notices first: that makes no difference between them.
+    #[must_use]
+    pub fn outlives(&self, other: &Self) -> bool {
+        let pace = self.config.interval.max(self.takes);
+        let later = |answered| other.answered.is_none_or(|last| answered > last + pace * 3 / 2);
+        self.works == Some(true) && other.works == Some(false) && self.answered.is_some_and(later)
+    }
+
     /// Takes an answer: one for each question, so that the other end can't have the path change at any rate.
     pub fn received(&mut self, packet: &Packet, now: Duration) {
         if packet.other != self.number || packet.demand || !std::mem::take(&mut self.asks) {
@@ -54,6 +65,7 @@ impl Initiator {
         }
         let before = self.interval();
         self.works = (packet.state == State::Up).then_some(true);
+        self.answered = self.works.map(|_| now).or(self.answered);
         self.takes = Duration::from_micros(packet.takes.into()).min(SELDOM);
         if self.interval() < before {
             self.schedule(now);

@@ -1,6 +1,7 @@
 //! The choice of the underlay's path to another host.
 
 use crate::{Encap, Lookup, NeighbourScope, Tunnel, Vif, VifId, WireAttributes};
+use ipnet::IpNet;
 use packet::Mac;
 use std::net::IpAddr;
 
@@ -192,20 +193,25 @@ fn by_kernel<'a, T: Lookup>(
     })
 }
 
-/// Returns the ways by wires with a gateway. Without a source of tunnels that is the host's on all wires, remotes know it
-/// by the first one's address: then that is the only way.
+/// Returns the ways by wires with a gateway. If the source of tunnels is an address in a wire's subnet, routers expect it
+/// on that wire alone: then the first way is the only one.
 fn by_gateway<T: Lookup>(
     tables: &T,
     remote: IpAddr,
     is_down: bool,
 ) -> impl Iterator<Item = Leaving<'_>> + Clone {
     let is_its = move |addr: &&IpAddr| addr.is_ipv4() == remote.is_ipv4();
-    let has_source = tables.host().tunnel_source.iter().any(|source| is_its(&source));
+    let source = tables.host().tunnel_source.iter().find(is_its);
+    let is_on = |subnet: &IpNet| {
+        source.is_some_and(|source| subnet.addr() == *source) && subnet.prefix_len() < subnet.max_prefix_len()
+    };
+    let is_everywhere =
+        source.is_some() && !underlay(tables).any(|(_, wire)| wire.addresses.iter().any(is_on));
     let ways = wires(tables, is_down).filter_map(move |(wire, attributes)| {
         let gateway = attributes.gateways.iter().find(is_its)?;
         Some(Leaving { wire, attributes, hop: *gateway, kernels: None })
     });
-    ways.take(if has_source { usize::MAX } else { 1 })
+    ways.take(if is_everywhere { usize::MAX } else { 1 })
 }
 
 /// Chooses among ways, each by its weight.

@@ -12,7 +12,7 @@ use model::{Change, Lookup};
 use packet::{Headers, L4, proto};
 use paths::Way;
 use serde::{Deserialize, Serialize};
-use sessions::{Listed, Sessions};
+use sessions::{Lines, Listed, Sessions};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
@@ -229,12 +229,6 @@ impl Remotes {
             );
             (format!("remote {remote}"), what)
         });
-        let parted = list.iter().filter(|listed| !listed.is_down && !listed.down.is_empty());
-        let parted = parted.take(MOST_TOLD).map(|Listed { remote, paths, down, .. }| {
-            let hops: Vec<_> = down.iter().map(|way| self.named(*way)).collect();
-            let what = format!("{} of {paths} paths are down by BFD: {}", down.len(), hops.join(", "));
-            (format!("remote {remote}"), what)
-        });
         let more = down.count().saturating_sub(MOST_TOLD);
         let more = (more > 0).then(|| ("remotes".to_owned(), format!("{more} more are down by BFD")));
         let unwatched = sessions.unwatched();
@@ -245,16 +239,31 @@ impl Remotes {
             );
             ("remotes".to_owned(), what)
         });
-        told.chain(more).chain(parted).chain(unwatched).collect()
+        told.chain(more).chain(self.broken_paths(&list)).chain(unwatched).collect()
     }
 
-    /// Returns a path in words.
-    fn named(&self, (wire, hop): Way) -> String {
-        let name = self
-            .engine
-            .upgrade()
-            .and_then(|engine| engine.view(|view| view.vif(wire).map(|vif| vif.name.clone())));
-        name.map_or_else(|| hop.to_string(), |name| format!("{hop} by {name}"))
+    fn broken_paths(&self, list: &[Listed]) -> Vec<(String, String)> {
+        let Some(engine) = self.engine.upgrade() else { return Vec::new() };
+        let broken = || list.iter().filter(|listed| !listed.is_down && !listed.down.is_empty());
+        let told = broken().take(MOST_TOLD).map(|Listed { remote, paths, down, .. }| {
+            let ways: Vec<_> = down.iter().map(|way| named(&engine, *way)).collect();
+            let what = format!("{} of {paths} paths are down by BFD: {}", down.len(), ways.join(", "));
+            (format!("remote {remote}"), what)
+        });
+        let more = broken().count().saturating_sub(MOST_TOLD);
+        let more =
+            (more > 0).then(|| ("remotes".to_owned(), format!("{more} more have paths that are down")));
+        let silent = list.iter().filter(|listed| listed.is_silent);
+        let silent = silent.clone().next().map(|first| {
+            let what = format!(
+                "{} answer no questions about paths (UDP 7784), so a broken path to them is not noticed: {}{}",
+                silent.clone().count(),
+                first.remote,
+                if silent.count() > 1 { ", ..." } else { "" }
+            );
+            ("remotes".to_owned(), what)
+        });
+        told.chain(more).chain(silent).collect()
     }
 
     fn start(&self) -> Option<JoinHandle<()>> {
@@ -275,6 +284,7 @@ impl Remotes {
             tell,
             epoch: Cell::default(),
             looked: Cell::default(),
+            lines: Cell::default(),
         };
         builder("bfd-tunnels").spawn(move || thread.run())
     }
@@ -322,6 +332,8 @@ struct Thread {
     /// The epoch of the tables when paths were last looked for.
     epoch: Cell<u64>,
     looked: Cell<Duration>,
+    /// Lines about paths.
+    lines: Cell<Lines>,
 }
 
 impl Thread {
@@ -395,9 +407,21 @@ impl Thread {
             send(engine, &mut sessions, now);
         }
         for change in sessions.take_changes() {
+            self.log(engine, &change, now);
             // The other thread ends with the daemon.
             let _ = self.tell.send(change);
         }
+    }
+
+    fn log(&self, engine: &Engine, change: &Change, now: Duration) {
+        let Change::SetPathDown { remote, wire, hop, is_down } = change else { return };
+        let mut lines = self.lines.get();
+        if lines.may_write(now) {
+            let state = if *is_down { "down" } else { "not down any more" };
+            let path = named(engine, (*wire, *hop));
+            tracing::warn!(%remote, path, "one of the paths to a remote is {state}");
+        }
+        self.lines.set(lines);
     }
 }
 
@@ -405,6 +429,12 @@ fn send(engine: &Engine, sessions: &mut Sessions, now: Duration) {
     for (remote, packet) in sessions.output(now) {
         engine.send_to_remote(remote, packet.by, packet.ports, &packet.payload);
     }
+}
+
+/// Returns a path in words.
+fn named(engine: &Engine, (wire, hop): Way) -> String {
+    let name = engine.view(|view| view.vif(wire).map(|vif| vif.name.clone()));
+    name.map_or_else(|| hop.to_string(), |name| format!("{hop} by {name}"))
 }
 
 /// Takes a packet that came: of a session, a question about a path, or an answer to one.

@@ -99,7 +99,15 @@ pub fn tables(rng: &mut Rng) -> Vec<Change> {
         Change::SetPathDown { remote, wire: VifId(id.into()), hop, is_down: true }
     };
     let broken: Vec<_> = (0..others.below(6)).map(|_| broken(&mut others)).collect();
-    let host = Host { tunnel_bfd: others.percent(50), ..tunnel_sources(rng) };
+    let mut host = Host { tunnel_bfd: others.percent(50), ..tunnel_sources(rng) };
+    if others.percent(50) {
+        // An address of no wire, which routers reach by all of them.
+        let loopback = |source: &mut IpAddr| match source {
+            IpAddr::V4(_) => *source = Ipv4Addr::new(198, 51, 100, 1).into(),
+            IpAddr::V6(_) => {}
+        };
+        host.tunnel_source.iter_mut().for_each(loopback);
+    }
     let watched = |rng: &mut Rng| Change::SetWatched { remote: remote(rng), is_watched: true };
     let watched: Vec<_> = (0..others.below(3)).map(|_| watched(&mut others)).collect();
     let mut changes = vec![Change::SetHost(host)];

@@ -87,11 +87,12 @@ impl Paths {
 
     /// Returns which paths are down, or not any more, since the last call.
     pub fn settle(&mut self, remote: IpAddr) -> impl Iterator<Item = Change> {
-        let any_works = self.paths.iter().any(|path| path.initiator.works() == Some(true));
-        self.paths.iter_mut().filter_map(move |Path { way: (wire, hop), initiator, is_down: was_down }| {
-            let is_down = any_works && initiator.works() == Some(false);
-            let is_new = std::mem::replace(was_down, is_down) != is_down;
-            is_new.then_some(Change::SetPathDown { remote, wire: *wire, hop: *hop, is_down })
+        let is_down = |path: &Path| self.paths.iter().any(|other| other.initiator.outlives(&path.initiator));
+        let down: Vec<bool> = self.paths.iter().map(is_down).collect();
+        self.paths.iter_mut().zip(down).filter_map(move |(path, is_down)| {
+            let (wire, hop) = path.way;
+            let is_new = std::mem::replace(&mut path.is_down, is_down) != is_down;
+            is_new.then_some(Change::SetPathDown { remote, wire, hop, is_down })
         })
     }
 
@@ -104,6 +105,11 @@ impl Paths {
             hop,
             is_down: false,
         })
+    }
+
+    /// Returns whether the remote answers no questions: then nothing is known of its paths.
+    pub fn is_silent(&self) -> bool {
+        !self.paths.is_empty() && self.paths.iter().all(|path| path.initiator.works() == Some(false))
     }
 
     /// Returns the paths that are down.

@@ -29,6 +29,20 @@ const SELDOM: Duration = Duration::from_secs(1);
 /// Lines in the log, and the time for so many: remotes can cause them.
 const LINES: (Duration, u32) = (Duration::from_secs(10), 20);
 
+/// Since when lines were written to the log, and how many.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Lines(Duration, u32);
+
+impl Lines {
+    pub fn may_write(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.0) >= LINES.0 {
+            *self = Self(now, 0);
+        }
+        self.1 += 1;
+        self.1 <= LINES.1
+    }
+}
+
 /// A packet that is due.
 pub(super) struct Said {
     /// The path by which it goes, if there are several.
@@ -60,6 +74,8 @@ pub(super) struct Listed {
     pub paths: usize,
     /// Those that are down.
     pub down: Vec<Way>,
+    /// Whether nothing is known of its paths, because it answers no questions.
+    pub is_silent: bool,
 }
 
 pub(super) struct Sessions {
@@ -73,8 +89,7 @@ pub(super) struct Sessions {
     leaves: bool,
     changes: Vec<Change>,
     random: RandomState,
-    /// Since when lines were written to the log, and how many.
-    lines: (Duration, u32),
+    lines: Lines,
 }
 
 struct Remote {
@@ -234,28 +249,10 @@ impl Sessions {
         let ticked = self.sessions.iter_mut().map(|(from, its)| (*from, its.session.tick(now)));
         let fell: Vec<_> = ticked.filter(|(_, change)| change.is_some()).collect();
         fell.into_iter().for_each(|(remote, change)| self.follow(remote, change, now));
-        let mut changes = Vec::new();
         for (remote, its) in &mut self.sessions {
             its.paths.tick(now);
-            changes.extend(its.paths.settle(*remote));
+            self.changes.extend(its.paths.settle(*remote));
         }
-        for change in &changes {
-            if let Change::SetPathDown { remote, hop, is_down, .. } = change
-                && self.may_log(now)
-            {
-                let state = if *is_down { "down" } else { "up again" };
-                tracing::warn!(%remote, %hop, "one of the paths to a remote is {state}");
-            }
-        }
-        self.changes.extend(changes);
-    }
-
-    fn may_log(&mut self, now: Duration) -> bool {
-        if now.saturating_sub(self.lines.0) >= LINES.0 {
-            self.lines = (now, 0);
-        }
-        self.lines.1 += 1;
-        self.lines.1 <= LINES.1
     }
 
     /// Notes what a change of a session says about the remote: one whose operator ended it is not down.
@@ -271,7 +268,7 @@ impl Sessions {
             remote.since = now;
             self.changes.push(Change::SetDown { remote: from, is_down: remote.is_down });
         }
-        if change.is_some() && self.may_log(now) {
+        if change.is_some() && self.lines.may_write(now) {
             log(from, change);
         }
     }
@@ -342,6 +339,7 @@ impl Sessions {
             status: its.session.status(),
             paths: its.paths.count(),
             down: its.paths.down().collect(),
+            is_silent: !its.is_down && its.paths.is_silent(),
         };
         self.sessions.iter().map(listed).collect()
     }

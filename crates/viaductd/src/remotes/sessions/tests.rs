@@ -460,3 +460,16 @@ fn paths_are_known_also_while_the_session_is_down() {
     assert_eq!(told, [set_down(2, true)]);
     assert_eq!(fabric.hosts[&1].list()[0].down, [two_ways()[1]]);
 }
+
+#[test]
+fn a_remote_that_dies_has_no_broken_paths() {
+    for seed in 0..20 {
+        let mut fabric = Fabric::new(&[2]);
+        fabric.ways = two_ways();
+        fabric.run(ms(5000 + seed));
+        fabric.dead.insert(2);
+        fabric.run(ms(5000));
+        let told: Vec<_> = fabric.told().into_iter().map(|(_, change)| change).collect();
+        assert_eq!(told, [set_down(2, true)]);
+    }
+}
