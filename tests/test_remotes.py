@@ -144,7 +144,7 @@ def test_a_worse_route_takes_over_from_a_remote_that_is_down(lab, reflector, sha
         with stopped(hosts["b"].daemon):
             eventually(lambda: set(remotes(a)) == {"c"}, "the worse route")
             eventually(lambda: flows.answered() == FLOWS, "answers to all flows")
-            assert "down by BFD" in paths()[UNDERLAY["b"]]["why"]
+            eventually(lambda: "down by BFD" in paths()[UNDERLAY["b"]]["why"], "why the better one is left")
             assert f"remote {UNDERLAY['b']}" in a.call("status").stdout
             # The next daemon knows it, and has the better route from its peer once more.
             a.replace()
