@@ -129,7 +129,8 @@ impl Host {
     /// rewrite has none.
     pub fn unnumbered(frame: &mut [u8]) {
         let Some(ip) = frame.get_mut(14..34).filter(|ip| ip[0] == 0x45 && ip[6] & 0x40 == 0) else { return };
-        if matches!(ip[9], 17 | 47) && ip[12..14] == [192, 0] && ip[15] == 1 {
+        let is_ours = ip[12..14] == [192, 0] && ip[15] == 1 || ip[12..16] == [198, 51, 100, 1];
+        if matches!(ip[9], 17 | 47) && is_ours {
             ip[4..6].fill(0);
             ip[10..12].fill(0);
             let sum = packet::checksum::sum(ip).finish();
