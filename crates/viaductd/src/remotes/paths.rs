@@ -96,7 +96,7 @@ impl Paths {
         })
     }
 
-    /// Returns the changes that make up for those that were told.
+    /// Forgets these paths. Returns the changes that undo what [`Self::settle`] said of them.
     pub fn forgotten(self, remote: IpAddr) -> impl Iterator<Item = Change> {
         let down = self.paths.into_iter().filter(|path| path.is_down);
         down.map(move |Path { way: (wire, hop), .. }| Change::SetPathDown {

@@ -409,6 +409,8 @@ fn remotes_that_answer_no_questions_have_no_broken_paths() {
         fabric.run(ms(1));
     }
     assert_eq!(fabric.told(), [], "packets of the session come by the other path");
+    let its = &fabric.hosts[&1].list()[0];
+    assert!(its.is_silent && !its.is_down && its.down.is_empty(), "{its:?}");
 }
 
 #[test]
