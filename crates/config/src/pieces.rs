@@ -1,4 +1,5 @@
-//! Long texts in pieces: the TOML parser takes half as long for all pieces as for the whole, whose tokens fill the memory.
+//! Long texts in pieces: the TOML parser takes half as long for all pieces as for the whole, whose tokens fill the
+//! memory.
 
 /// Least bytes of a piece, but for the last.
 pub(crate) const LEAST: usize = 8 << 10;
@@ -7,7 +8,8 @@ pub(crate) const MANY: usize = 128;
 /// Most keys of a text that is read in pieces. One that has more has unknown ones.
 const MOST_KEYS: usize = 32;
 
-/// Cuts a text before lines that begin with `[[kind]]`. If that is within a string or an array, the piece before is wrong.
+/// Cuts a text before lines that begin with `[[kind]]`. If that is within a string or an array, the piece before is
+/// wrong.
 pub(crate) fn cut(text: &str, least: usize) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use tables::View;
 
 impl Engine {
-    /// Returns the ways among which the flows to the remote of a tunnel are spread, as wire and next hop, but no more than
-    /// `most`.
+    /// Returns the ways among which the flows to the remote of a tunnel are spread, as wire and next hop, but no more
+    /// than `most`.
     #[must_use]
     pub fn ways_to(&self, remote: IpAddr, most: usize) -> Vec<(VifId, IpAddr)> {
         self.view(|view| {
@@ -19,8 +19,8 @@ impl Engine {
         })
     }
 
-    /// Sends a UDP datagram to the remote of a tunnel, as tunnel packets go, or by one of [`Self::ways_to`]. `ports`: from
-    /// and to. If the next hop is not known, it is lost, and the next hop is asked for.
+    /// Sends a UDP datagram to the remote of a tunnel, as tunnel packets go, or by one of [`Self::ways_to`]. `ports`:
+    /// from and to. If the next hop is not known, it is lost, and the next hop is asked for.
     pub fn send_to_remote(
         &self,
         remote: IpAddr,

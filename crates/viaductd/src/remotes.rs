@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How soon a change of what is to be watched is noticed.
 const TICK: Duration = Duration::from_millis(50);
-/// Packets that are heard at once: the sessions have their turn after these. As many as can wait when this thread had no
-/// CPU for some intervals, so that nobody is given up whose packet waits.
+/// Packets that are heard at once: the sessions have their turn after these. As many as can wait when this thread had
+/// no CPU for some intervals, so that nobody is given up whose packet waits.
 const HEARD: usize = 16_384;
 /// Most remotes that are down that `status` names.
 const MOST_TOLD: usize = 8;

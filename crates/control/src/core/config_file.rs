@@ -81,8 +81,8 @@ impl ConfigFile {
         Ok((texts?, stamp))
     }
 
-    /// Remembers that the file is in force: its objects are those of its owner. So nobody who asks waits until it is read
-    /// again.
+    /// Remembers that the file is in force: its objects are those of its owner. So nobody who asks waits until it is
+    /// read again.
     pub(super) fn is_in_force(&self, stamp: Stamp, host: &Host, objects: &Objects) {
         let (host, objects, seen) = (host.clone(), objects.clone(), objects.clone());
         let text = Ok(Parsed { host, objects, with_others: true, seen, differing: BTreeSet::new() });
