@@ -7,8 +7,8 @@ Host a has a route by hosts b and c, which watch each other by BFD at this inter
 guest of a sends a numbered datagram each millisecond to a flow that goes by b, and a guest there echoes it. Then the
 daemon of b is killed. Times are from the kill to the sending of the first datagram from which on c answers.
 
-With `path`, hosts a and b have two wires, and the switch of one of them drops everything, while its links stay up. Times
-are from then to the sending of the first datagram from which on b answers by the other one.
+With `path`, hosts a and b have two wires, and the switch of one of them drops everything, while its links stay up.
+Times are from then to the sending of the first datagram from which on b answers by the other one.
 """
 
 import os

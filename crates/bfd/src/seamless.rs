@@ -49,8 +49,8 @@ impl Initiator {
         self.works
     }
 
-    /// Returns whether the end that asks by this path gets answers, while the `other`, which asks by another one, does
-    /// not. If both end at the same time, one notices first: that makes no difference between them.
+    /// Returns whether this path gets answers, while the `other` path to the same end gets none any more. When both
+    /// break at the same time, one expires a little before the other: that does not count.
     #[must_use]
     pub fn outlives(&self, other: &Self) -> bool {
         let pace = self.config.interval.max(self.takes);

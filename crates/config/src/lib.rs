@@ -248,7 +248,7 @@ impl Parts {
         behind.problems.is_empty().then_some(self)
     }
 
-    /// Reads a piece of a text that so many lines are before.
+    /// Reads a piece of a text that has `before` lines in front of it.
     fn of_piece(text: &str, before: usize) -> Self {
         let (root, keys, problems) = Table::of_text(text, before);
         let is_toml = problems.is_empty();

@@ -30,8 +30,8 @@ pub(crate) struct Placed<T> {
 pub(crate) struct Table<'a>(Vec<(Placed<Cow<'a, str>>, Placed<Node<'a>>)>);
 
 impl<'a> Table<'a> {
-    /// Parses a text that so many lines are before. Syntax errors are problems, and then nothing is read: after a broken
-    /// line the parser may see a value that the text does not say.
+    /// Parses a text, or a piece of one that has `before` lines in front of it. Syntax errors are problems, and then
+    /// nothing is read: after a broken line the parser may see a value that the text does not say.
     pub(crate) fn of_text(text: &'a str, before: usize) -> (Self, Keys, Vec<Problem>) {
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = Lines { before, starts: std::iter::once(0).chain(starts).collect() };

@@ -70,8 +70,8 @@ pub fn answer<T: Lookup>(tables: &T, guest: VifId, frame: Vec<u8>) -> Option<Una
     Some(Unasked { frame, to, missing: None })
 }
 
-/// Returns a UDP datagram of this host's own to the remote of a tunnel, by the way of tunnel packets, or by this wire and
-/// next hop, if that is one of several ways. `ports`: from and to. Returns none if there is no such way.
+/// Returns a UDP datagram of this host's own to the remote of a tunnel, by the way of tunnel packets, or by this wire
+/// and next hop, if that is one of several ways. `ports`: from and to. Returns none if there is no such way.
 #[must_use]
 pub fn to_remote<T: Lookup>(
     tables: &T,

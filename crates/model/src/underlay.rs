@@ -193,8 +193,8 @@ fn by_kernel<'a, T: Lookup>(
     })
 }
 
-/// Returns the ways by wires with a gateway. If the source of tunnels is an address in a wire's subnet, routers expect it
-/// on that wire alone: then the first way is the only one.
+/// Returns the ways by wires with a gateway. If the source of tunnels is an address in a wire's subnet, routers expect
+/// it on that wire alone: then the first way is the only one.
 fn by_gateway<T: Lookup>(
     tables: &T,
     remote: IpAddr,

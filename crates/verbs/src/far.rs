@@ -59,8 +59,8 @@ impl Far {
 
 /// Gives a descriptor a number that the program hardly uses.
 ///
-/// Programs that close a number twice exist (iperf3's server does). What they open themselves meanwhile they know of, but
-/// a descriptor that comes with the sending of a message would be closed by the second call.
+/// Some programs close a number twice, as iperf3's server does. If a descriptor that comes with the sending of a
+/// message got that number in between, the second call would close it.
 pub fn apart(fd: OwnedFd) -> OwnedFd {
     // The program's limit may be lower.
     rustix::io::fcntl_dupfd_cloexec(&fd, APART).unwrap_or(fd)

@@ -1,5 +1,5 @@
-//! Which of several paths to a remote work, by seamless BFD (RFC 7880). One that does not answer is down if another one
-//! answers: else the remote may be one that answers no questions, or is down itself, which its session says.
+//! Watches the paths to a remote that has several, by seamless BFD (RFC 7880). A path without answers is down only if
+//! another path gets some: otherwise the remote may not speak seamless BFD, or may be down itself, as its session says.
 
 use bfd::{Config, Initiator, LEN, Packet};
 use model::{Change, VifId};
@@ -22,7 +22,8 @@ struct Path {
 #[derive(Default)]
 pub(super) struct Paths {
     paths: Vec<Path>,
-    /// The number that the remote must hear. It is the same after the session fell, which may be for a broken path.
+    /// The number of the remote's session, which questions must name. It outlives this host's session: that may fall
+    /// because of a broken path.
     reflector: u32,
 }
 

@@ -299,7 +299,7 @@ impl Sessions {
         sessions.filter_map(Session::deadline).chain(paths).min()
     }
 
-    /// Returns the numbers by which remotes name the sessions and what asks about paths.
+    /// Returns the numbers by which remotes name the sessions and paths of this host.
     pub fn numbers(&self) -> Vec<u32> {
         let sessions = self.sessions.values().map(|remote| remote.session.number());
         sessions.chain(self.sessions.values().flat_map(|remote| remote.paths.numbers())).collect()
